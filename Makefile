@@ -1,0 +1,74 @@
+# pyllama_turbo: `make` alone lists what there is.
+#
+# Variables: BACKEND=auto|cpu|cuda  ARCH=86 (CUDA; default: this machine's GPU)  JOBS=N (default: bounded by memory)
+#            PYTHON=python3  VENV=.venv (used unless a virtual environment is active)  ARGS="..." (for pytest, demo)
+
+PYTHON  ?= python3
+BACKEND ?= auto
+ARCH    ?=
+VENV    ?= .venv
+JOBS    ?= $(shell $(PYTHON) scripts/jobs.py $(CHOSEN))
+ARGS    ?=
+
+ENV   := $(or $(VIRTUAL_ENV),$(VENV))
+PY    := $(ENV)/bin/python
+SETUP := $(PYTHON) scripts/setup_env.py $(ENV)
+# The environment's own cmake and ninja come first, then the machine's.
+export PATH := $(abspath $(ENV))/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+# A CUDA compiler without a GPU is a build machine's: there `auto` means the CPU.
+CHOSEN := $(if $(filter auto,$(BACKEND)),$(if $(wildcard /dev/nvidia0 /dev/dxg),auto,cpu),$(BACKEND))
+CONFIG := -C cmake.define.TURBO_BACKEND=$(CHOSEN) $(if $(ARCH),-C cmake.define.CMAKE_CUDA_ARCHITECTURES=$(ARCH))
+PIP    := $(PY) -m pip --disable-pip-version-check
+OWN    := --no-build-isolation --no-deps
+
+.DEFAULT_GOAL := help
+.PHONY: help fetch build demo test build-and-test lint types wheel sdist doctor check-cuda test-gpu bench-gpu clean distclean
+
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+fetch: ## Download the pinned llama.cpp source into the user's cache and check its hash
+	@$(PYTHON) scripts/fetch_upstream.py
+
+build: ## Build the library and install the package, editable, into the virtual environment
+	@$(SETUP) && $(PIP) install --quiet $(OWN) $(CONFIG) -e .
+
+demo: build ## Fetch a small model and show text, KV types, bytes, context and speed with turbo3
+	@$(PY) -m pyllama_turbo demo $(ARGS)
+
+test: build ## Build if needed and run the tests
+	@$(SETUP) test && $(PY) -m pytest $(ARGS)
+
+build-and-test: test ## The same as `test`
+
+lint: ## Check style (ruff)
+	@$(SETUP) dev && $(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+types: ## Check types (mypy --strict)
+	@$(SETUP) test dev && $(PY) -m mypy
+
+wheel: ## Build a wheel for this machine into dist/
+	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .
+
+sdist: ## Build a source distribution into dist/
+	@$(SETUP) && $(PY) -c "from scikit_build_core.build import build_sdist as b; print('dist/' + b('dist'))"
+
+doctor: ## Report what this machine and this build can do
+	@$(PY) -m pyllama_turbo doctor
+
+check-cuda: ## Compile our CUDA sources for sm_80 to sm_120 if nvcc is there (ARCH= for fewer)
+	@$(PYTHON) scripts/check_cuda.py $(ARCH)
+
+test-gpu: build ## Run the tests that need a GPU
+	@$(SETUP) test && $(PY) -m pytest tests/gpu $(ARGS)
+
+bench-gpu: build ## Measure the published GPU numbers on this machine
+	@$(PY) scripts/gpu_bench.py $(ARGS)
+
+clean: ## Remove build results
+	@rm -rf native/build dist .pytest_cache .mypy_cache .ruff_cache && find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## Remove the virtual environment too
+	@rm -rf $(VENV)

@@ -1,0 +1,35 @@
+# Prepare the patched llama.cpp tree in the build folder and set TURBO_UPSTREAM_TREE and TURBO_TREE_DIGEST.
+set(TURBO_UPSTREAM_TREE "${CMAKE_BINARY_DIR}/llama.cpp")
+set(profile library)
+if (TURBO_UPSTREAM_TOOLS)
+    set(profile tests)
+endif()
+set(command "${Python_EXECUTABLE}" "${TURBO_ROOT}/scripts/apply_patches.py" --out "${TURBO_UPSTREAM_TREE}" --profile ${profile})
+if (TURBO_UPSTREAM)
+    list(APPEND command --source "${TURBO_UPSTREAM}")
+endif()
+execute_process(COMMAND ${command} OUTPUT_VARIABLE TURBO_TREE_DIGEST ERROR_VARIABLE problem RESULT_VARIABLE status
+                OUTPUT_STRIP_TRAILING_WHITESPACE)
+if (NOT status EQUAL 0)
+    message(FATAL_ERROR "the llama.cpp source could not be prepared\n${problem}")
+endif()
+file(GLOB patches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/patches/*")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${patches} "${CMAKE_CURRENT_SOURCE_DIR}/upstream.toml")
+
+# The recorded commit, not that of whatever repository surrounds the build folder.
+file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/upstream.toml" commit_line REGEX "^commit = ")
+string(REGEX MATCH "[0-9a-f]+\"" TURBO_UPSTREAM_COMMIT "${commit_line}")
+string(SUBSTRING "${TURBO_UPSTREAM_COMMIT}" 0 9 TURBO_UPSTREAM_COMMIT)
+set(LLAMA_BUILD_NUMBER 0 CACHE STRING "" FORCE)
+set(LLAMA_BUILD_COMMIT "${TURBO_UPSTREAM_COMMIT}" CACHE STRING "" FORCE)
+set(GIT_EXE FALSE CACHE FILEPATH "" FORCE)
+
+# Everything is linked into one library; only what it needs is built.
+set(BUILD_SHARED_LIBS OFF)
+set(LLAMA_BUILD_COMMON ON CACHE BOOL "" FORCE)
+foreach (part TESTS TOOLS EXAMPLES SERVER APP)
+    set(LLAMA_BUILD_${part} OFF CACHE BOOL "" FORCE)
+endforeach()
+set(LLAMA_OPENSSL OFF CACHE BOOL "" FORCE)
+set(LLAMA_SUBPROCESS OFF CACHE BOOL "" FORCE)
+set(LLAMA_ALL_WARNINGS OFF CACHE BOOL "" FORCE)

@@ -1,0 +1,46 @@
+// What the opaque handles of turbo_shim.h are made of. Not installed.
+#pragma once
+
+#include "guard.h"
+
+#include "llama.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+struct turbo_model {
+    llama_model * model = nullptr;
+    const llama_vocab * vocab = nullptr;
+    int32_t n_vocab = 0;
+};
+
+struct turbo_lora {
+    llama_adapter_lora * adapter = nullptr;
+};
+
+struct turbo_context {
+    turbo_model * model = nullptr;
+    llama_context * ctx = nullptr;
+    llama_batch batch = {};       // n_batch tokens, one sequence each; reused by every decode
+    int32_t n_batch = 0;
+    int32_t n_ubatch = 0;
+    int32_t n_seq_max = 0;
+    int32_t n_outputs_max = 0;
+    bool output_all = false;      // embedding contexts output every token
+    bool single_ubatch = false;   // no causal attention: the batch cannot be split
+    int32_t n_outputs = 0;        // rows of the last decode
+    std::atomic<int32_t> abort{ 0 };
+    turbo_poll_fn poll = nullptr;
+    void * poll_data = nullptr;
+    int64_t poll_next_us = 0;
+};
+
+// CPU features this build uses (missing_only: and this machine lacks), comma separated.
+std::string turbo_cpu_feature_list(bool missing_only);
+
+// Whether cached keys can be moved to other positions: llama.cpp's answer, and false where there are no keys.
+bool turbo_can_shift(const turbo_context & ctx);
+
+// TURBO_OK if the GBNF text parses, every rule it uses is defined and there is a rule "root".
+int32_t turbo_check_grammar(const turbo_model & model, const char * text);

@@ -1,0 +1,10 @@
+// The log ring, as the other files of the shim see it.
+#pragma once
+
+#include <string>
+
+void turbo_log_install();
+
+// Text of the newest ERROR line since the last call of turbo_log_mark() on this thread, or empty.
+std::string turbo_log_reason();
+void turbo_log_mark();

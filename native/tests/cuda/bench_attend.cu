@@ -1,0 +1,126 @@
+// Time of attention, one layer at a time inside a CUDA graph, every layer with its own memory.
+//   bench_attend OUT.json
+
+#include "harness.h"
+
+using namespace turbo_cuda;
+using namespace harness;
+
+struct bench_shape {
+    const char *name;
+    int head_dim, n_head, n_head_kv, layers;
+};
+
+static const char *format_name(int f) {
+    static const char *names[] = {"turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq", "f16", "q8_0", "q4_0"};
+    return names[f];
+}
+
+// Repeat a random stretch over the whole buffer: speed does not depend on the values.
+static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pattern) {
+    for (size_t at = 0; at < buffer.count; at += pattern.size()) {
+        CHECK(cudaMemcpy(buffer.data + at, pattern.data(), std::min(pattern.size(), buffer.count - at), cudaMemcpyHostToDevice));
+    }
+}
+
+static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, int rows, int warps, int heads_per_block, int splits, double read_rate) {
+    std::mt19937 rng(1);
+    const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv, layer = token * n_kv;
+    std::vector<uint8_t> pattern;
+    random_rows(rng, format, 128, shape.head_dim, 8192 * (size_t) shape.n_head_kv, pattern);
+    device_buffer<uint8_t> cache(layer * shape.layers * 2);
+    fill(cache, pattern);
+    std::vector<float> q((size_t) rows * shape.n_head * shape.head_dim);
+    std::normal_distribution<float> normal;
+    for (float &x : q) x = normal(rng);
+    device_buffer<float> dq(q.size()), out(q.size());
+    dq.upload(q);
+    device_buffer<uint16_t> mask((size_t) rows * n_kv);
+    CHECK(cudaMemset(mask.data, 0, mask.count * 2));
+
+    attend_args a = {};
+    a.q = (const char *) dq.data;
+    a.q_stride_head = shape.head_dim * 4, a.q_stride_row = a.q_stride_head * shape.n_head;
+    a.k.format = a.v.format = format;
+    a.k.stride_head = a.v.stride_head = head, a.k.stride_token = a.v.stride_token = token;
+    a.mask = (const char *) mask.data, a.mask_stride_row = n_kv * 2;
+    a.out = out.data;
+    a.head_dim = shape.head_dim, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv;
+    a.scale = 1.0f / std::sqrt((float) shape.head_dim);
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    attend_plan plan = attend_make_plan(a, device.multiProcessorCount);
+    if (warps) plan.warps = warps;
+    if (heads_per_block) plan.heads_per_block = heads_per_block;
+    if (splits) plan.splits = splits;
+    device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
+    a.scratch = scratch.data;
+    const timing t = time_graph([&](cudaStream_t stream) {
+        for (int i = 0; i < shape.layers; i++) {
+            a.k.data = (const char *) cache.data + 2 * i * layer, a.v.data = a.k.data + layer;
+            CHECK(attend(a, plan, stream));
+        }
+    }, 15);
+    const double us = t.median_us / shape.layers, floor_us = 2.0 * layer / read_rate * 1e6;
+    printf("%-14s %-7s n_kv %6d rows %2d warps %2d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
+           n_kv, rows, plan.warps, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+    fprintf(json, "{\"shape\":\"%s\",\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"warps\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"floor_us\":%.3f},\n",
+            shape.name, format_name(format), n_kv, rows, plan.warps, plan.heads_per_block, plan.splits, us, floor_us);
+}
+
+static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink) {
+    uint32_t x = 0;
+    for (size_t i = blockIdx.x * (size_t) blockDim.x + threadIdx.x; i < n; i += (size_t) gridDim.x * blockDim.x) {
+        const uint4 v = data[i];
+        x ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (x == 0x12345678u) {
+        *sink = x;
+    }
+}
+
+// Bytes a second of plain 16-byte reads.
+static double measure_read_rate() {
+    const size_t bytes = (size_t) 4 << 30;
+    device_buffer<uint8_t> data(bytes);
+    data.poison();
+    device_buffer<uint32_t> sink(1);
+    const timing t = time_graph([&](cudaStream_t stream) {
+        read_all<<<132 * 16, 512, 0, stream>>>((const uint4 *) data.data, bytes / 16, sink.data);
+        CHECK(cudaGetLastError());
+    }, 9);
+    return bytes / (t.median_us * 1e-6);
+}
+
+int main(int argc, char **argv) {
+    FILE *json = fopen(argc > 1 ? argv[1] : "/dev/null", "w");
+    fprintf(json, "[\n");
+    const double rate = measure_read_rate();
+    printf("plain reads: %.3f TB/s\n", rate * 1e-12);
+    const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
+    for (int n_kv : {131072, 32768, 4096, 512}) {
+        for (int warps : {16, 12, 8}) {
+            bench(json, qwen, KV_TURBO3, n_kv, 1, warps, 0, 0, rate);
+        }
+    }
+    for (int n_kv : {4096, 512}) {
+        for (int hpb : {1, 2, 4}) {
+            for (int splits : {1, 2, 4, 8, 16, 32}) {
+                if (splits * 64 <= n_kv) {
+                    bench(json, qwen, KV_TURBO3, n_kv, 1, 16, hpb, splits, rate);
+                }
+            }
+        }
+    }
+    for (int f : {KV_TURBO2, KV_TURBO4}) {
+        for (int n_kv : {131072, 32768}) {
+            bench(json, qwen, f, n_kv, 1, 16, 0, 0, rate);
+        }
+    }
+    for (int rows : {2, 4, 8}) {
+        bench(json, qwen, KV_TURBO3, 131072, rows, 16, 0, 0, rate);
+    }
+    fprintf(json, "{}]\n");
+    fclose(json);
+    return 0;
+}

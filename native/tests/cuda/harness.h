@@ -1,0 +1,116 @@
+// Small helpers of the CUDA tests and benchmarks: error checks, device buffers, random rows, graph timing.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "reference.h"
+
+#define CHECK(call)                                                                                        \
+    do {                                                                                                   \
+        const cudaError_t error_ = (call);                                                                 \
+        if (error_ != cudaSuccess) {                                                                       \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));     \
+            exit(1);                                                                                       \
+        }                                                                                                  \
+    } while (0)
+
+namespace harness {
+
+template <class T> struct device_buffer {
+    T *data = nullptr;
+    size_t count = 0;
+    device_buffer() = default;
+    explicit device_buffer(size_t n) : count(n) {
+        if (n > 0) {
+            CHECK(cudaMalloc(&data, n * sizeof(T)));
+        }
+    }
+    device_buffer(const device_buffer &) = delete;
+    device_buffer &operator=(const device_buffer &) = delete;
+    ~device_buffer() { cudaFree(data); }
+    void upload(const std::vector<T> &host) { CHECK(cudaMemcpy(data, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+    std::vector<T> download() const {
+        std::vector<T> host(count);
+        CHECK(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
+        return host;
+    }
+    void poison() { CHECK(cudaMemset(data, 0xff, count * sizeof(T))); }
+};
+
+// Random cache rows: any code is valid, scales are positive and vary.
+inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads, std::vector<uint8_t> &out) {
+    const int bytes = reference::row_bytes(format, block, head_dim);
+    out.resize(heads * bytes);
+    for (size_t i = 0; i + 4 <= out.size(); i += 4) {
+        const uint32_t x = rng();
+        memcpy(&out[i], &x, 4);
+    }
+    for (size_t i = out.size() / 4 * 4; i < out.size(); i++) {
+        out[i] = (uint8_t) rng();
+    }
+    const bool f16 = format == turbo_cuda::KV_F16;
+    const int unit = f16 ? 2 : format == turbo_cuda::KV_Q8_0 ? 34 : format == turbo_cuda::KV_Q4_0 ? 18 : reference::block_bytes(format, block);
+    for (size_t at = 0; at + unit <= out.size(); at += unit) {
+        const float u = (float) (rng() >> 8) / (1 << 24);
+        float scale = 0.5f + u;
+        scale *= f16 ? (rng() & 1 ? 1.0f : -1.0f) : format == turbo_cuda::KV_Q8_0 ? 0.012f : format == turbo_cuda::KV_Q4_0 ? 0.2f : 1.0f;
+        const uint16_t half = reference::float_to_half(scale);
+        if (format >= turbo_cuda::KV_TURBO2_TCQ && format <= turbo_cuda::KV_TURBO4_TCQ) {
+            const uint16_t header = (uint16_t) ((half >> 5 & 0x3ff) | (rng() & 63) << 10);
+            memcpy(&out[at], &header, 2);
+        } else {
+            memcpy(&out[at], &half, 2);
+        }
+    }
+}
+
+inline double median(std::vector<double> x) {
+    std::sort(x.begin(), x.end());
+    return x[x.size() / 2];
+}
+
+struct timing {
+    double median_us, low_us, high_us;
+};
+
+// Time of what `enqueue` puts on a stream, as replays of a captured graph.
+inline timing time_graph(const std::function<void(cudaStream_t)> &enqueue, int repeats) {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    enqueue(stream);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t begin, end;
+    CHECK(cudaEventCreate(&begin));
+    CHECK(cudaEventCreate(&end));
+    std::vector<double> us;
+    for (int i = 0; i < repeats + 3; i++) {
+        CHECK(cudaEventRecord(begin, stream));
+        CHECK(cudaGraphLaunch(exec, stream));
+        CHECK(cudaEventRecord(end, stream));
+        CHECK(cudaEventSynchronize(end));
+        float ms;
+        CHECK(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 3) {
+            us.push_back(ms * 1e3);
+        }
+    }
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
+    CHECK(cudaEventDestroy(begin));
+    CHECK(cudaEventDestroy(end));
+    return {median(us), *std::min_element(us.begin(), us.end()), *std::max_element(us.begin(), us.end())};
+}
+
+} // namespace harness

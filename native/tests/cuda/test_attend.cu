@@ -1,0 +1,175 @@
+// Attention kernels against a float64 reference on fresh random input. Exit 1 if any case is off.
+//   test_attend [small]     small: a short list, for compute-sanitizer
+
+#include "harness.h"
+
+using namespace turbo_cuda;
+using namespace harness;
+
+struct attend_case {
+    int format_k, format_v, block, head_dim, n_head, n_head_kv, n_rows, n_streams, n_kv;
+    float soft_cap = 0;
+    bool sinks = false, mask = true, window = false;
+    int warps = 16, splits = 0;
+};
+
+static const char *format_name(int f) {
+    static const char *names[] = {"turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq", "f16", "q8_0", "q4_0"};
+    return names[f];
+}
+
+static kv_tensor make_kv(const device_buffer<uint8_t> &data, const attend_case &c, int format) {
+    kv_tensor x;
+    x.data = (const char *) data.data;
+    x.format = format;
+    x.stride_head = reference::row_bytes(format, c.block, c.head_dim);
+    x.stride_token = x.stride_head * c.n_head_kv;
+    x.stride_stream = x.stride_token * c.n_kv;
+    return x;
+}
+
+static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const kv_tensor &x, const attend_case &c, int stream, int head) {
+    std::vector<double> out((size_t) c.n_kv * c.head_dim);
+    for (int j = 0; j < c.n_kv; j++) {
+        reference::decode_row(&rows[stream * x.stride_stream + j * x.stride_token + head * x.stride_head], x.format, c.block, c.head_dim,
+                              &out[(size_t) j * c.head_dim]);
+    }
+    return out;
+}
+
+static std::vector<uint16_t> make_mask(std::mt19937 &rng, const attend_case &c) {
+    std::vector<uint16_t> mask((size_t) c.n_streams * c.n_rows * c.n_kv);
+    for (int s = 0; s < c.n_streams * c.n_rows; s++) {
+        const int end = std::max(1, c.n_kv - 3 * (c.n_rows - 1 - s % c.n_rows)), begin = c.window ? std::max(0, end - 100) : 0;
+        for (int j = 0; j < c.n_kv; j++) {
+            const bool hidden = j < begin || j >= end || (rng() % 13 == 0 && j != end - 1);
+            mask[(size_t) s * c.n_kv + j] = hidden ? 0xfc00 : rng() % 7 == 0 ? reference::float_to_half(-0.75f) : 0;
+        }
+    }
+    return mask;
+}
+
+// Relative error of one case; NaN if the launch failed.
+static double run_case(const attend_case &c, std::mt19937 &rng, int multiprocessors) {
+    std::vector<uint8_t> k, v;
+    random_rows(rng, c.format_k, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, k);
+    random_rows(rng, c.format_v, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, v);
+    std::vector<float> q((size_t) c.n_streams * c.n_rows * c.n_head * c.head_dim), sinks(c.n_head);
+    std::normal_distribution<float> normal;
+    for (float &x : q) x = 1.5f * normal(rng);
+    for (float &x : sinks) x = normal(rng);
+    const std::vector<uint16_t> mask = make_mask(rng, c);
+
+    device_buffer<uint8_t> dk(k.size() + 64), dv(v.size() + 64);
+    device_buffer<float> dq(q.size()), dsinks(sinks.size()), out(q.size());
+    device_buffer<uint16_t> dmask(mask.size());
+    dk.upload(k), dv.upload(v), dq.upload(q), dsinks.upload(sinks), dmask.upload(mask);
+    out.poison();
+
+    attend_args a = {};
+    a.q = (const char *) dq.data;
+    a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head, a.q_stride_stream = a.q_stride_row * c.n_rows;
+    a.k = make_kv(dk, c, c.format_k), a.v = make_kv(dv, c, c.format_v);
+    a.mask = c.mask ? (const char *) dmask.data : nullptr;
+    a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
+    a.sinks = c.sinks ? dsinks.data : nullptr;
+    a.out = out.data;
+    a.head_dim = c.head_dim, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows, a.n_streams = c.n_streams, a.n_kv = c.n_kv;
+    a.scale = 1.0f / std::sqrt((float) c.head_dim), a.soft_cap = c.soft_cap;
+    attend_plan plan = attend_make_plan(a, multiprocessors);
+    plan.warps = c.warps;
+    if (c.splits) {
+        plan.splits = c.splits;
+    }
+    device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4);
+    if (scratch.count) {
+        scratch.poison();
+    }
+    a.scratch = scratch.data;
+    CHECK(attend(a, plan, 0));
+    CHECK(cudaDeviceSynchronize());
+    const std::vector<float> got = out.download();
+
+    double error = 0, norm = 0;
+    std::vector<double> want(c.head_dim);
+    for (int s = 0; s < c.n_streams; s++) {
+        for (int hk = 0; hk < c.n_head_kv; hk++) {
+            const std::vector<double> kd = decode_head(k, a.k, c, s, hk), vd = decode_head(v, a.v, c, s, hk);
+            for (int r = 0; r < c.n_rows; r++) {
+                for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
+                    const int h = hk * (c.n_head / c.n_head_kv) + g;
+                    const size_t at = (((size_t) s * c.n_rows + r) * c.n_head + h) * c.head_dim;
+                    reference::attention(&q[at], kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
+                                         c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap, want.data());
+                    for (int i = 0; i < c.head_dim; i++) {
+                        const double d = got[at + i] - want[i];
+                        error += std::isfinite(got[at + i]) ? d * d : INFINITY;
+                        norm += want[i] * want[i];
+                    }
+                }
+            }
+        }
+    }
+    return std::sqrt(error / norm);
+}
+
+static std::vector<attend_case> make_cases(bool small) {
+    std::vector<attend_case> cases;
+    for (int f : {KV_TURBO3, KV_TURBO2, KV_TURBO4}) {
+        cases.push_back({f, f, 128, 128, 32, 4, 1, 1, 512});
+        if (small) {
+            cases.push_back({f, KV_TURBO3, 128, 128, 16, 2, 2, 2, 100});
+            continue;
+        }
+        for (int n_kv : {1, 7, 33, 64, 65, 1000, 4096}) {
+            cases.push_back({f, f, 128, 128, 32, 4, 1, 1, n_kv});
+        }
+        for (int warps : {8, 12, 16}) {
+            for (int splits : {1, 2, 5, 16}) {
+                attend_case c = {f, f, 128, 128, 32, 4, 1, 1, 1030};
+                c.warps = warps, c.splits = splits;
+                cases.push_back(c);
+            }
+        }
+        for (int gqa : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+            for (int heads : {1, 2, 3, 8, 16}) {
+                cases.push_back({f, KV_TURBO3, 128, 128, heads * gqa, heads, 1, 1, 300});
+            }
+        }
+        for (int rows : {2, 3, 4, 8, 16}) {
+            cases.push_back({f, f, 128, 128, 32, 4, rows, 1, 777});
+            cases.push_back({KV_TURBO4, f, 128, 128, 12, 2, rows, 3, 256});
+        }
+        attend_case c = {f, KV_TURBO2, 128, 128, 32, 4, 2, 2, 515};
+        c.soft_cap = 20;
+        cases.push_back(c);
+        c.soft_cap = 0, c.sinks = true;
+        cases.push_back(c);
+        c.window = true;
+        cases.push_back(c);
+        c.mask = false;
+        cases.push_back(c);
+    }
+    return cases;
+}
+
+int main(int argc, char **argv) {
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    std::mt19937 rng(std::random_device{}());
+    int failed = 0, total = 0;
+    double worst = 0;
+    for (const attend_case &c : make_cases(argc > 1)) {
+        const double error = run_case(c, rng, device.multiProcessorCount);
+        const bool ok = error < 1e-4;
+        worst = std::max(worst, error);
+        total++;
+        failed += !ok;
+        if (!ok) {
+            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d warps %d splits %d: %.3g\n", format_name(c.format_k),
+                   format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows, c.n_streams, c.n_kv, c.warps, c.splits, error);
+        }
+    }
+    printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);
+    return failed != 0;
+}

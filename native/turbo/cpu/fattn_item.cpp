@@ -1,0 +1,264 @@
+// The loop over tiles of keys: unpack a tile once, take every panel of query rows through it.
+
+#include "fattn_item.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "codec.h"
+
+namespace turbo_fattn {
+namespace {
+
+constexpr uint16_t half_minus_infinity = 0xfc00;
+
+// Everything that stays the same while an item is computed.
+struct context {
+    const op &o;
+    const kernels &kern;
+    const unit &u;
+    const scratch &s;
+    const partial &result;
+    const engine &k_engine, &v_engine;
+    const char *k_data, *v_data; // first key and value of the unit's heads
+    int64_t panel_rows;          // rows a panel; the last may have fewer
+    int64_t panels;
+};
+
+const engine &engine_of(const kernels &kern, const side &s) {
+    return s.desc ? *kern.codes : *kern.floats;
+}
+
+const char *head_data(const side &s, const unit &u) {
+    return s.data + (u.head / s.heads_each) * s.head_stride + (u.stream / s.streams_each) * s.stream_stride;
+}
+
+// The mask values of a row from `key` on.
+const uint16_t *mask_at(const context &c, int64_t row, int64_t key) {
+    const ggml_tensor *mask = c.o.mask;
+    const int64_t query = c.u.query + row / c.o.group, head = c.u.head + row % c.o.group;
+    const char *base = (const char *) mask->data + query * mask->nb[1] + (head % mask->ne[2]) * mask->nb[2] +
+                       (c.u.stream % mask->ne[3]) * mask->nb[3];
+    return (const uint16_t *) (const void *) base + key;
+}
+
+void prepare_queries(const context &c) {
+    const op &o = c.o;
+    const side &k = o.k;
+    float *row_values = c.s.rows;
+    for (int64_t row = 0; row < c.u.rows; row++) {
+        const int64_t query = c.u.query + row / o.group, head = c.u.head + row % o.group;
+        const float *from = (const float *) (const void *) ((const char *) o.q->data + query * o.q->nb[1] + head * o.q->nb[2] +
+                                                            c.u.stream * o.q->nb[3]);
+        const float *rotated = from;
+        if (k.desc) {
+            turbo_rotate_row(from, row_values, k.width, k.block);
+            rotated = row_values;
+        }
+        for (int i = 0; i < k.width; i++) {
+            row_values[i] = rotated[i] * o.scale;
+        }
+        char *stored = c.s.queries + row * k.width * c.k_engine.element;
+        for (int b = 0; b < k.blocks; b++) {
+            c.k_engine.store_query(row_values + b * k.block, k.block, stored + b * k.block * c.k_engine.element,
+                                   c.s.query_scales + row * k.blocks + b);
+        }
+    }
+}
+
+// Mark the panels with a row that sees a key of the tile; false if none does.
+bool find_live(const context &c, int64_t key, int count) {
+    if (!c.o.mask) {
+        memset(c.s.live, 1, (size_t) c.panels);
+        return true;
+    }
+    bool any = false;
+    const uint16_t *last = NULL;
+    bool last_sees = false;
+    for (int64_t panel = 0; panel < c.panels; panel++) {
+        bool sees = false;
+        const int64_t end = (panel + 1) * c.panel_rows < c.u.rows ? (panel + 1) * c.panel_rows : c.u.rows;
+        for (int64_t row = panel * c.panel_rows; row < end && !sees; row++) {
+            const uint16_t *mask = mask_at(c, row, key);
+            if (mask != last) { // heads mostly share a mask
+                unsigned differs = 0;
+                for (int i = 0; i < count; i++) {
+                    differs |= mask[i] ^ half_minus_infinity;
+                }
+                last = mask;
+                last_sees = differs != 0;
+            }
+            sees = last_sees;
+        }
+        c.s.live[panel] = sees;
+        any |= sees;
+    }
+    return any;
+}
+
+// Unpack block b of `count` keys from `from` on; the rest of the tile becomes zeros.
+void unpack_codes(const context &c, const side &s, const char *from, int b, int count, float *scales) {
+    turbo_unpack(s.desc, from + (size_t) b * (size_t) s.desc->bytes, s.key_stride, count, c.s.codes, scales);
+    if (count < tile_keys) {
+        memset(c.s.codes + count * s.block, 0, (size_t) (tile_keys - count) * (size_t) s.block);
+        memset(scales + count, 0, (size_t) (tile_keys - count) * sizeof(float));
+    }
+}
+
+void load_floats(const context &c, const side &s, const char *from, int count, float *rows, float *scales) {
+    c.kern.load_rows(s.type, from, s.key_stride, count, s.width, rows);
+    memset(rows + (size_t) count * (size_t) s.width, 0, (size_t) (tile_keys - count) * (size_t) s.width * sizeof(float));
+    for (int i = 0; i < tile_keys; i++) {
+        scales[i] = 1.0f;
+    }
+}
+
+void load_keys(const context &c, int64_t key, int count) {
+    const side &k = c.o.k;
+    const char *from = c.k_data + key * k.key_stride;
+    if (!k.desc) {
+        load_floats(c, k, from, count, c.s.rows, c.s.k_scales);
+        c.kern.pack_keys(c.s.rows, k.width, (float *) (void *) c.s.k_tile);
+        return;
+    }
+    for (int b = 0; b < k.blocks; b++) {
+        unpack_codes(c, k, from, b, count, c.s.k_scales + b * tile_keys);
+        c.k_engine.pack_key_codes(c.s.codes, k.block, c.s.k_tile + (size_t) b * tile_keys * k.block * c.k_engine.element);
+    }
+}
+
+void load_values(const context &c, int64_t key, int count) {
+    const side &v = c.o.v;
+    const char *from = c.v_data + key * v.key_stride;
+    if (!v.desc) {
+        load_floats(c, v, from, count, (float *) (void *) c.s.v_tile, c.s.v_scales);
+        return;
+    }
+    for (int b = 0; b < v.blocks; b++) {
+        unpack_codes(c, v, from, b, count, c.s.v_scales + b * tile_keys);
+        c.v_engine.pack_value_codes(c.s.codes, v.block, c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element);
+    }
+}
+
+// The masks of a panel for the softmax, or NULL where nothing is hidden. A part tile gets copies that hide its end.
+const uint16_t *const *panel_masks(const context &c, int64_t row, int rows, int64_t key, int count,
+                                   uint16_t (*copies)[tile_keys], const uint16_t **masks) {
+    if (!c.o.mask && count == tile_keys) {
+        return NULL;
+    }
+    for (int r = 0; r < rows; r++) {
+        if (count == tile_keys) {
+            masks[r] = mask_at(c, row + r, key);
+            continue;
+        }
+        for (int i = 0; i < tile_keys; i++) {
+            copies[r][i] = i < count ? 0 : half_minus_infinity;
+        }
+        if (c.o.mask) {
+            memcpy(copies[r], mask_at(c, row + r, key), (size_t) count * sizeof(uint16_t));
+        }
+        masks[r] = copies[r];
+    }
+    return masks;
+}
+
+void attend_panel(const context &c, int64_t row, int rows, const float *slopes, int64_t key, int count) {
+    const side &k = c.o.k, &v = c.o.v;
+    alignas(64) float scores[max_panel * tile_keys];
+    alignas(64) float weights[max_panel * tile_keys];
+    float carry[max_panel], units[max_panel];
+    uint16_t copies[max_panel][tile_keys];
+    const uint16_t *masks[max_panel];
+
+    const size_t element = c.k_engine.element;
+    const char *queries = c.s.queries + row * k.width * element;
+    for (int b = 0; b < k.blocks; b++) {
+        c.k_engine.scores(queries + b * k.block * element, k.width * element, c.s.query_scales + row * k.blocks + b, k.blocks, rows,
+                          c.s.k_tile + (size_t) b * tile_keys * k.block * element, k.block, c.s.k_scales + b * tile_keys, b == 0,
+                          scores);
+    }
+    const uint16_t *const *mask = panel_masks(c, row, rows, key, count, copies, masks);
+    c.kern.softmax(scores, rows, mask, slopes, c.o.cap, c.result.top + row, c.result.sum + row, carry);
+    for (int b = 0; b < v.blocks; b++) {
+        c.v_engine.weigh(scores, c.s.v_scales + b * tile_keys, rows, weights, units);
+        c.v_engine.accumulate(weights, units, carry, rows, c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element, v.block,
+                              c.result.out + row * v.width + b * v.block, v.width);
+    }
+}
+
+} // namespace
+
+unit unit_of(const op &o, const plan &p, int64_t index) {
+    unit u;
+    const int64_t groups = o.heads / o.group;
+    const int64_t run = index % p.runs;
+    u.head = index / p.runs % groups * o.group;
+    u.stream = index / p.runs / groups;
+    u.query = run * p.unit_queries;
+    const int64_t left = o.queries - u.query;
+    u.queries = left < 0 ? 0 : left < p.unit_queries ? left : p.unit_queries;
+    u.rows = u.queries * o.group;
+    return u;
+}
+
+void attend(const op &o, const kernels &kern, const unit &u, int64_t first_tile, int64_t end_tile, const scratch &s,
+            const partial &result) {
+    // Panels of equal size waste fewer registers than full ones and a rest.
+    const int64_t panels = (u.rows + kern.panel - 1) / kern.panel;
+    const int64_t panel_rows = panels > 0 ? (u.rows + panels - 1) / panels : 0;
+    const context c = {o, kern, u, s, result, engine_of(kern, o.k), engine_of(kern, o.v), head_data(o.k, u), head_data(o.v, u),
+                       panel_rows, panel_rows > 0 ? (u.rows + panel_rows - 1) / panel_rows : 0};
+    memset(result.out, 0, (size_t) u.rows * (size_t) o.v.width * sizeof(float));
+    for (int64_t row = 0; row < u.rows; row++) {
+        result.top[row] = -INFINITY;
+        result.sum[row] = 0.0f;
+    }
+    prepare_queries(c);
+    for (int64_t tile = first_tile; tile < end_tile; tile++) {
+        const int64_t key = tile * tile_keys;
+        const int count = (int) (o.keys - key < tile_keys ? o.keys - key : tile_keys);
+        if (!find_live(c, key, count)) {
+            continue;
+        }
+        load_keys(c, key, count);
+        load_values(c, key, count);
+        for (int64_t panel = 0; panel < c.panels; panel++) {
+            if (!s.live[panel]) {
+                continue;
+            }
+            const int64_t row = panel * panel_rows;
+            const int rows = (int) (u.rows - row < panel_rows ? u.rows - row : panel_rows);
+            float slopes[max_panel];
+            for (int r = 0; r < rows; r++) {
+                slopes[r] = head_slope(o, u.head + (row + r) % o.group);
+            }
+            attend_panel(c, row, rows, slopes, key, count);
+        }
+    }
+}
+
+void finish_row(const op &o, const unit &u, int64_t row, float *out, float top, float sum) {
+    const int64_t query = u.query + row / o.group, head = u.head + row % o.group;
+    float factor = 1.0f;
+    if (o.sinks) {
+        const float sink = ((const float *) o.sinks->data)[head];
+        const float now = sink > top ? sink : top;
+        if (now != -INFINITY) {
+            factor = expf(top - now);
+            sum = sum * factor + expf(sink - now);
+        }
+    }
+    factor = sum == 0.0f ? 0.0f : factor / sum;
+    for (int i = 0; i < o.v.width; i++) {
+        out[i] *= factor;
+    }
+    // dst is [V width, heads, queries, streams]
+    float *to = (float *) (void *) ((char *) o.dst->data + ((u.stream * o.queries + query) * o.heads + head) * o.dst->nb[1]);
+    if (o.v.desc) {
+        turbo_unrotate_row(out, to, o.v.width, o.v.block);
+    } else {
+        memcpy(to, out, (size_t) o.v.width * sizeof(float));
+    }
+}
+
+} // namespace turbo_fattn

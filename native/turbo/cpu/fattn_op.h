@@ -1,0 +1,83 @@
+// What one GGML_OP_FLASH_ATTN_EXT asks for, read from its tensors once, and how its work is cut up.
+
+#ifndef TURBO_CPU_FATTN_OP_H
+#define TURBO_CPU_FATTN_OP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+#include "turbo/types.h"
+
+namespace turbo_fattn {
+
+// K or V: [width, keys, heads, streams] with strides in bytes.
+struct side {
+    ggml_type type;
+    const turbo_type_desc *desc; // NULL for f16, q8_0 and q4_0
+    const char *data;
+    int width;        // head dim
+    int block;        // values that share a scale in a tile: the turbo block, else the whole head
+    int blocks;       // width / block
+    size_t key_stride, head_stride, stream_stride;
+    int heads_each;   // query heads that share a head of this side
+    int streams_each; // query streams that share a stream of this side
+};
+
+struct op {
+    side k, v;
+    const ggml_tensor *q, *mask, *sinks;
+    ggml_tensor *dst;
+    int64_t keys, queries, heads, streams; // of the cache; rows, heads and streams of Q
+    int group;                             // consecutive query heads with the same K head and the same V head
+    float scale, cap;                      // cap: logit soft-cap, 0 for none; scale is already divided by it
+    float max_bias, slope_low, slope_high; // ALiBi
+    int64_t heads_low;                     // heads below this take slope_low
+};
+
+// Read dst into *out; false if the op is not ours (types, shapes or layouts). Looks at no tensor data.
+bool read_op(const ggml_tensor *dst, op *out);
+
+// ALiBi slope of a query head; 1 without ALiBi.
+float head_slope(const op &o, int64_t head);
+
+// Work is cut into units, (stream, head group, run of query rows), and each unit into chunks of keys. A unit's rows are
+// numbered r = query * group + head within the group. One unit and chunk is an item, computed by one thread.
+struct plan {
+    int64_t unit_queries; // query rows of a unit (the last run may have fewer)
+    int64_t runs;         // runs a stream and head group
+    int64_t units;
+    int64_t tiles;        // tiles of keys
+    int64_t chunks;       // chunks a unit; 1 = no partial results
+    int64_t unit_rows;    // rows a unit at most: unit_queries * group
+
+    size_t thread_bytes;  // scratch of a thread
+    size_t partial_bytes; // all partial results
+};
+
+plan make_plan(const op &o, int threads, bool split_keys);
+
+// Bytes of work buffer for a plan, with room to align it.
+size_t plan_bytes(const plan &p, int threads);
+
+// A thread's scratch, cut out of its thread_bytes. Every part begins on a cache line.
+struct scratch {
+    char *queries;       // [unit_rows][K width], as the K engine stores them
+    float *query_scales; // [unit_rows][K blocks]
+    float *out;          // [unit_rows][V width]
+    float *top, *sum;    // [unit_rows]
+    char *k_tile, *v_tile;
+    float *k_scales, *v_scales; // [blocks][tile_keys]
+    int8_t *codes;              // [tile_keys][largest block]
+    float *rows;                // [tile_keys][K width] float keys; also one query or output row
+    uint8_t *live;              // [panels of a unit]
+    size_t bytes;               // all of it
+};
+
+// With base NULL only .bytes means something.
+scratch cut_scratch(const op &o, int64_t unit_rows, char *base);
+
+} // namespace turbo_fattn
+
+#endif // TURBO_CPU_FATTN_OP_H

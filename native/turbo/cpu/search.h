@@ -1,0 +1,52 @@
+// Shared by the searches of all paths: gains and thresholds of the scalar search, and the trellis trace-back.
+
+#ifndef TURBO_CPU_SEARCH_H
+#define TURBO_CPU_SEARCH_H
+
+#include "kernels.h"
+
+// Scalar search. A block is quantised at several gains (quantiser scale / block rms) around the one that its peak
+// suggests, and the best fit is kept: peaked blocks want a wider quantiser, flat ones a finer one. Gain i of the grid
+// is 1/2 + i/32; the tried ones lie TURBO_GAIN_STEP apart. Magnitudes only: books are antisymmetric.
+#define TURBO_GAIN_COUNT 64
+#define TURBO_GAIN_TRIES 5
+#define TURBO_GAIN_STEP 2
+#define TURBO_MAX_MAGNITUDES 8
+
+typedef struct turbo_scalar_search {
+    int8_t magnitudes[16];                                     // the positive entries ascending, repeated to 16
+    int16_t thresholds[TURBO_GAIN_COUNT][TURBO_MAX_MAGNITUDES]; // per gain: between neighbouring magnitudes
+    int32_t centre_offset, centre_slope;                       // gain = (offset + slope * peak) >> 16
+} turbo_scalar_search;
+
+const turbo_scalar_search *turbo_scalar_search_of(const turbo_book *book);
+
+// The first (finest) gain to try for a block whose largest |quantised value| is `peak`.
+static inline int turbo_first_gain(const turbo_scalar_search *search, int32_t peak) {
+    const int reach = TURBO_GAIN_TRIES / 2 * TURBO_GAIN_STEP;
+    const int32_t centre = (search->centre_offset + search->centre_slope * peak) >> 16;
+    const int32_t last = TURBO_GAIN_COUNT - 1 - reach;
+    return (centre < reach ? reach : centre > last ? last : centre) - reach;
+}
+
+// How much of the block's energy the codes explain once their scale is fitted.
+static inline float turbo_fit_quality(int32_t num, int32_t den) {
+    const float ratio = (float) num / (float) den;
+    return ratio * (float) num;
+}
+
+// Trellis search. Squared error is (entry - y)^2; less y^2, and in quarters of a squared step, 4 e^2 - q e for the
+// quantised value q = 8 y. Metrics are kept as metric << shift | predecessor, so that one minimum finds both.
+#define TURBO_VITERBI_MAX 2047  // |q| that metrics see: 16 * 2047 and 64 * 127^2 fit the SIMD paths' words
+#define TURBO_SIMD_SHIFT 4      // room for 4-bit symbols
+#define TURBO_PORTABLE_SHIFT 6  // room for the 6-bit symbols of two values a step
+
+static inline int32_t turbo_viterbi_clamp(int32_t q) {
+    return q > TURBO_VITERBI_MAX ? TURBO_VITERBI_MAX : q < -TURBO_VITERBI_MAX ? -TURBO_VITERBI_MAX : q;
+}
+
+// From the metrics after each step to windows, num and den. State s of a step is at metrics[step][place[s]].
+void turbo_trace_back(const turbo_book *book, const int32_t (*metrics)[TURBO_MAX_STATES], const uint8_t *place,
+                      int shift, const int16_t *q, int n, turbo_choice *choice);
+
+#endif // TURBO_CPU_SEARCH_H

@@ -1,0 +1,211 @@
+// AVX2: the searches for scalar codes and for trellis paths.
+
+#include "simd.h"
+
+#ifdef TURBO_HAVE_X86
+
+TURBO_AVX2 static inline __m256i load(const int16_t *q) {
+    return _mm256_loadu_si256((const __m256i *) (const void *) q);
+}
+
+TURBO_AVX2 static inline int32_t sum_32(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return _mm_cvtsi128_si32(s);
+}
+
+TURBO_AVX2 static inline int32_t peak_of(const int16_t *q, int n) {
+    __m256i peak = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 16) {
+        peak = _mm256_max_epi16(peak, _mm256_abs_epi16(load(q + i)));
+    }
+    __m128i m = _mm_max_epi16(_mm256_castsi256_si128(peak), _mm256_extracti128_si256(peak, 1));
+    m = _mm_sub_epi16(_mm_set1_epi16(32767), m);
+    return 32767 - _mm_extract_epi16(_mm_minpos_epu16(m), 0);
+}
+
+// Number of thresholds below each magnitude.
+TURBO_AVX2 static inline __attribute__((always_inline)) __m256i count_below(__m256i value, const __m256i *thresholds,
+                                                                           const int count) {
+    __m256i m = _mm256_setzero_si256();
+#pragma GCC unroll 7
+    for (int t = 0; t < count; t++) {
+        m = _mm256_sub_epi16(m, _mm256_cmpgt_epi16(value, thresholds[t]));
+    }
+    return m;
+}
+
+TURBO_AVX2 static inline void load_thresholds(const int16_t *from, __m256i *thresholds, int count) {
+    for (int t = 0; t < count; t++) {
+        thresholds[t] = _mm256_set1_epi16(from[t]);
+    }
+}
+
+TURBO_AVX2 static inline __attribute__((always_inline)) void choose_scalar(const turbo_book *book, const int16_t *q,
+                                                                          int n, turbo_choice *choice, const int half) {
+    const turbo_scalar_search *search = turbo_scalar_search_of(book);
+    const __m256i magnitudes =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) search->magnitudes));
+    const int first = turbo_first_gain(search, peak_of(q, n));
+    __m256i thresholds[TURBO_MAX_MAGNITUDES];
+    int best_gain = first;
+    float best = -1.0f;
+    for (int t = 0; t < TURBO_GAIN_TRIES; t++) {
+        const int gain = first + t * TURBO_GAIN_STEP;
+        load_thresholds(search->thresholds[gain], thresholds, half - 1);
+        __m256i num = _mm256_setzero_si256();
+        __m256i den = _mm256_setzero_si256();
+        for (int i = 0; i < n; i += 16) {
+            const __m256i value = _mm256_abs_epi16(load(q + i));
+            const __m256i m = count_below(value, thresholds, half - 1);
+            // the index in the low byte, "give 0" in the high one
+            const __m256i entry = _mm256_shuffle_epi8(magnitudes, _mm256_or_si256(m, _mm256_set1_epi16((short) 0x8000)));
+            num = _mm256_add_epi32(num, _mm256_madd_epi16(value, entry));
+            den = _mm256_add_epi32(den, _mm256_madd_epi16(entry, entry));
+        }
+        const int32_t num_sum = sum_32(num);
+        const int32_t den_sum = sum_32(den);
+        const float quality = turbo_fit_quality(num_sum, den_sum);
+        if (quality > best) {
+            best = quality;
+            best_gain = gain;
+            choice->num = num_sum;
+            choice->den = den_sum;
+        }
+    }
+    load_thresholds(search->thresholds[best_gain], thresholds, half - 1);
+    for (int i = 0; i < n; i += 16) {
+        const __m256i value = load(q + i);
+        const __m256i m = count_below(_mm256_abs_epi16(value), thresholds, half - 1);
+        const __m256i signed_m = _mm256_xor_si256(m, _mm256_srai_epi16(value, 15)); // negative: -1 - m
+        _mm256_storeu_si256((__m256i *) (void *) (choice->windows + i),
+                            _mm256_add_epi16(signed_m, _mm256_set1_epi16((short) half)));
+    }
+}
+
+TURBO_AVX2 void turbo_avx2_choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice) {
+    switch (book->bits) {
+        case 2: choose_scalar(book, q, n, choice, 2); break;
+        case 3: choose_scalar(book, q, n, choice, 4); break;
+        default: choose_scalar(book, q, n, choice, 8); break;
+    }
+}
+
+// ---- trellis ---------------------------------------------------------------------------------------------------------
+//
+// The state after a step, t = (newest symbol a, rest r), follows from the states (r, p), p any symbol. A register of
+// new metrics holds lanes of a (and, for 2 bits, a bit of r), so that each old metric is a broadcast load, and its
+// window's error is one multiply-add of the pair (entry, entry^2) with (-16 q, 64). No shuffles, but one for 2 bits.
+
+#define MAX_REGISTERS 8 // 64 states in registers of 8
+
+typedef struct trellis_table {
+    int16_t pairs[MAX_REGISTERS][16][8][2]; // per register, predecessor and lane: entry, entry^2
+    int32_t symbols[MAX_REGISTERS][8];      // per place: the symbol that this state, as a predecessor, gives up
+    uint8_t place[TURBO_MAX_STATES];        // where a state's metric is
+} trellis_table;
+
+static trellis_table tables[3]; // by bits - 2
+
+// The state in a lane of a register when it is computed.
+static int lane_state(int k, int reg, int lane) {
+    switch (k) {
+        case 2: // lanes (a1 a0 r2), registers (r3 r1 r0)
+            return (lane >> 1) << 4 | (reg >> 2) << 3 | (lane & 1) << 2 | (reg & 3);
+        case 3: // lanes a, registers r
+            return lane << 3 | reg;
+        default: // lanes the low three bits of a, registers (r, top bit of a)
+            return ((reg & 1) << 3 | lane) << 2 | reg >> 1;
+    }
+}
+
+// The state in a lane when it is stored: for 2 bits the two low lane bits are exchanged, so that pairs over the next
+// step's lane bit of r lie side by side.
+static int stored_state(int k, int reg, int lane) {
+    return lane_state(k, reg, k == 2 ? (lane & 4) | (lane & 1) << 1 | (lane & 2) >> 1 : lane);
+}
+
+__attribute__((constructor)) static void fill_tables(void) {
+    for (int k = 2; k <= 4; k++) {
+        trellis_table *table = &tables[k - 2];
+        const turbo_book *book = turbo_book_of(turbo_desc(TURBO_INDEX_TURBO2_TCQ + 2 * (k - 2)));
+        for (int reg = 0; reg < MAX_REGISTERS; reg++) {
+            for (int lane = 0; lane < 8; lane++) {
+                for (int p = 0; p < 1 << k; p++) {
+                    const int16_t entry = book->entries[lane_state(k, reg, lane) << k | p];
+                    table->pairs[reg][p][lane][0] = entry;
+                    table->pairs[reg][p][lane][1] = (int16_t) (entry * entry);
+                }
+                const int state = stored_state(k, reg, lane);
+                table->symbols[reg][lane] = state & ((1 << k) - 1);
+                table->place[state] = (uint8_t) (8 * reg + lane);
+            }
+        }
+    }
+}
+
+// Old metrics that the lanes of a register have as their predecessors with symbol p.
+TURBO_AVX2 static inline __attribute__((always_inline)) __m256i load_old(const int32_t *old, const int k, int reg, int p) {
+    switch (k) {
+        case 2: {
+            // predecessors r = (r3 x r1 r0) over lane bit x: in register (r3' r1' r0') = (r1 p1 p0), lanes (r3 r0 x)
+            const int place = ((reg & 2) >> 1 << 2 | p) * 8 + (reg >> 2) * 4 + (reg & 1) * 2;
+            int64_t pair;
+            memcpy(&pair, old + place, sizeof pair);
+            return _mm256_set1_epi64x(pair);
+        }
+        case 3: return _mm256_set1_epi32(old[p * 8 + reg]);
+        default: { // predecessor (r, p): a' = (r, p3 p2), r' = (p1 p0)
+            const int a = (reg >> 1) << 2 | p >> 2;
+            return _mm256_set1_epi32(old[((p & 3) << 1 | a >> 3) * 8 + (a & 7)]);
+        }
+    }
+}
+
+TURBO_AVX2 static inline __attribute__((always_inline)) void viterbi(const trellis_table *table, const int16_t *q, int n,
+                                                                    int32_t (*metrics)[TURBO_MAX_STATES], const int k) {
+    const __m256i predecessor_bits = _mm256_set1_epi32((1 << TURBO_SIMD_SHIFT) - 1);
+    _Alignas(32) int32_t old[TURBO_MAX_STATES];
+    memcpy(old, table->symbols, sizeof old);
+    for (int i = 0; i < n; i++) {
+        const uint32_t q16 = (uint16_t) (-16 * turbo_viterbi_clamp(q[i]));
+        const __m256i value = _mm256_set1_epi32((int32_t) (q16 | 64u << 16));
+        __m256i best[MAX_REGISTERS];
+#pragma GCC unroll 8
+        for (int reg = 0; reg < MAX_REGISTERS; reg++) {
+#pragma GCC unroll 16
+            for (int p = 0; p < 1 << k; p++) {
+                const __m256i pair = _mm256_loadu_si256((const __m256i *) (const void *) table->pairs[reg][p]);
+                const __m256i error = _mm256_madd_epi16(pair, value);
+                const __m256i metric = _mm256_add_epi32(error, load_old(old, k, reg, p));
+                best[reg] = p == 0 ? metric : _mm256_min_epi32(best[reg], metric);
+            }
+        }
+#pragma GCC unroll 8
+        for (int reg = 0; reg < MAX_REGISTERS; reg++) {
+            __m256i v = k == 2 ? _mm256_shuffle_epi32(best[reg], 0xd8) : best[reg];
+            _mm256_storeu_si256((__m256i *) (void *) (metrics[i] + 8 * reg), v);
+            v = _mm256_andnot_si256(predecessor_bits, v);
+            const __m256i symbols = _mm256_loadu_si256((const __m256i *) (const void *) table->symbols[reg]);
+            _mm256_store_si256((__m256i *) (void *) (old + 8 * reg), _mm256_or_si256(v, symbols));
+        }
+    }
+}
+
+TURBO_AVX2 void turbo_avx2_choose_trellis(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice) {
+    if (book->step != 1) {
+        turbo_kernels_portable.choose_trellis(book, q, n, choice);
+        return;
+    }
+    int32_t metrics[TURBO_MAX_BLOCK][TURBO_MAX_STATES];
+    const trellis_table *table = &tables[book->bits - 2];
+    switch (book->bits) {
+        case 2: viterbi(table, q, n, metrics, 2); break;
+        case 3: viterbi(table, q, n, metrics, 3); break;
+        default: viterbi(table, q, n, metrics, 4); break;
+    }
+    turbo_trace_back(book, (const int32_t (*)[TURBO_MAX_STATES]) metrics, table->place, TURBO_SIMD_SHIFT, q, n, choice);
+}
+
+#endif // TURBO_HAVE_X86

@@ -1,0 +1,47 @@
+// Attention over a compressed KV cache: what a caller passes (no CUDA types beyond the stream, no ggml).
+
+#pragma once
+
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+namespace turbo_cuda {
+
+// What a row of K or V is stored as. The turbo types are blocks of 128 values; `turbo_block` 64 selects the siblings.
+enum kv_format : int { KV_TURBO2, KV_TURBO3, KV_TURBO4, KV_TURBO2_TCQ, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_F16, KV_Q8_0, KV_Q4_0 };
+
+// One of K and V. Strides in bytes: between tokens, heads and streams.
+struct kv_tensor {
+    const char *data;
+    int format;
+    int64_t stride_token, stride_head, stride_stream;
+};
+
+struct attend_args {
+    const char *q; // f32, head_dim values contiguous
+    int64_t q_stride_row, q_stride_head, q_stride_stream;
+    kv_tensor k, v;
+    const char *mask; // f16 [n_kv] a row, or null
+    int64_t mask_stride_row, mask_stride_stream;
+    const float *sinks; // one logit a query head, or null
+    float *out;         // f32 [stream][row][head][head_dim], contiguous
+    float *scratch;     // attend_scratch_bytes()
+    int head_dim, n_head, n_head_kv, n_rows, n_streams, n_kv;
+    float scale, soft_cap; // soft_cap 0 = none
+};
+
+// How a call is cut over the chip.
+struct attend_plan {
+    int heads_per_block; // KV heads a thread block serves
+    int splits;          // blocks along the cache
+    int warps;
+};
+
+attend_plan attend_make_plan(const attend_args &args, int multiprocessors);
+size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
+
+// Enqueue the attention. Returns the first error of the launches. Never allocates or synchronises.
+cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+
+} // namespace turbo_cuda

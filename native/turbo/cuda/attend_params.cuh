@@ -1,0 +1,63 @@
+// What the attention kernels share: launch parameters and the shapes derived from the template arguments.
+
+#pragma once
+
+#include "attend.h"
+
+namespace turbo_cuda {
+
+// Tokens a warp takes from the cache at a time.
+static constexpr int keys_per_tile = 64;
+// Staged tiles a group of warps owns: one in use, two on their way.
+static constexpr int ring_slots = 3;
+// Scores are kept in base 2. A running maximum starts here: finite, so that differences never are NaN.
+static constexpr float log2_e = 1.4426950408889634f;
+static constexpr float lowest_score = -1e30f;
+
+// One of K and V as the kernel sees it.
+struct stage_params {
+    const char *data;
+    int64_t stride_token, stride_head, stride_stream;
+    int format;
+    int block_bytes;   // of one block of a head
+    int head_bytes;    // of one head of one token
+    int row_bytes;     // of the staged heads of one token
+    uint32_t pitch;    // bytes between tokens in shared memory
+    uint32_t contiguous;
+};
+
+struct attend_params {
+    const char *q;
+    int64_t q_stride_row, q_stride_head, q_stride_stream;
+    stage_params k, v;
+    const char *mask;
+    int64_t mask_stride_row, mask_stride_stream;
+    const float *sinks;
+    float *out;
+    float *partial; // [stream][head_kv][column][split][head_dim], then (maximum, sum) pairs in the same order
+    float *partial_ml;
+    int n_head_kv, gqa, n_columns, n_rows, n_kv;
+    int heads_per_block, groups, splits, tiles, column_blocks;
+    int slot_bytes, mask_rows;
+    float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
+    float soft_cap;    // soft cap in base-2 exponents, 0 = none
+};
+
+// A head of `blocks` blocks, eight columns (query heads x rows) a tile, `tiles` tiles a warp.
+template <int blocks_, int tiles_, int values_per_lane_> struct attend_shape {
+    static constexpr int blocks = blocks_;
+    static constexpr int tiles = tiles_;
+    static constexpr int values_per_lane = values_per_lane_;
+    static constexpr int parts = values_per_lane / 8;
+    static constexpr int block_values = values_per_lane * 4;
+    static constexpr int head_dim = blocks * block_values;
+    static constexpr int columns = 8 * tiles;
+    static constexpr int fragments = parts * 32; // uint4 of a prepared query block: one a part and lane
+
+    // Position in its block of byte `byte` of register `r` of quarter `t`.
+    static __device__ __forceinline__ int position(int t, int r, int byte) {
+        return values_per_lane == 32 ? 32 * t + 4 * r + byte : 32 * (t >> 1) + 8 * r + 4 * (t & 1) + byte;
+    }
+};
+
+} // namespace turbo_cuda

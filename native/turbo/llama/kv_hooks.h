@@ -1,0 +1,16 @@
+// What upstream's KV cache and context call: the names that appear in native/patches/0002-kv-cache.patch.
+#pragma once
+
+#include "turbo/llama/kv_center.h"
+#include "turbo/llama/kv_plan.h"
+#include "turbo/llama/kv_resolve.h"
+#include "turbo/types.h"
+
+#include <cstdint>
+
+// Width (values) of the view of a head that a K-shift rotates. Upstream views only the n_rot rotated values, but a
+// quantised block cannot be read in part: for those the whole head is decoded, and RoPE itself leaves the rest alone.
+// MLA keys (n_embd_nope > 0) keep upstream's view.
+static inline int64_t turbo_kv_shift_width(ggml_type type, uint32_t n_rot, uint32_t n_embd_head, uint32_t n_embd_nope) {
+    return ggml_is_quantized(type) && n_embd_nope == 0 ? n_embd_head : n_rot;
+}

@@ -1,0 +1,115 @@
+"""From `ContextOptions` to native parameters, and the check that a context would fit into memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from ._cpu import default_threads
+from .device import devices
+from .memory import KVPlan, compute_bytes, free_host_bytes, kv_bytes
+
+if TYPE_CHECKING:
+    from ._native import Binding
+    from .kv import KVType
+    from .model import Model
+    from .options import ContextOptions
+
+__all__ = ["check_memory", "native_params", "outputs_max"]
+
+DEFAULT_OUTPUTS = 64  # rows of logits: enough for sequences and for verifying drafts, small against n_batch x n_vocab
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_POOLING = {"model": -1, "none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+_ROPE = {"model": -1, "none": 0, "linear": 1, "yarn": 2, "longrope": 3}
+_COPIED = ("n_batch", "n_ubatch", "n_seq_max", "embeddings", "offload_kqv", "op_offload", "swa_full", "kv_unified")
+_FROM_MODEL = {
+    "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0,
+    "yarn_ext_factor": -1.0,
+    "yarn_attn_factor": -1.0,
+    "yarn_beta_fast": -1.0,
+    "yarn_beta_slow": -1.0,
+    "yarn_orig_ctx": 0,
+}  # option values that leave the native default alone
+
+
+def outputs_max(options: ContextOptions) -> int:
+    """Rows of logits one decode call may give."""
+    if options.embeddings or options.logits_all:
+        return options.n_batch
+    wanted = options.n_outputs_max or max(DEFAULT_OUTPUTS, options.n_seq_max)
+    return min(wanted, options.n_batch)
+
+
+def native_params(b: Binding, options: ContextOptions, n_ctx: int, types: tuple[str, str]) -> tuple[Any, list[Any]]:
+    """The native parameters, and what must stay alive while they are used."""
+    ffi = b.ffi
+    params = ffi.new("turbo_context_params *")
+    b.lib.turbo_context_params_init(params)
+    keep = [ffi.new("char[]", name.encode()) for name in types]
+    params.type_k, params.type_v = keep
+    params.n_ctx = n_ctx
+    for name in _COPIED:
+        setattr(params, name, getattr(options, name))
+    params.n_outputs_max = outputs_max(options)
+    params.n_threads = options.n_threads or default_threads()
+    params.n_threads_batch = options.n_threads_batch or params.n_threads
+    params.flash_attn = _FLASH[options.flash_attn]
+    params.pooling_type = _POOLING[options.pooling_type]
+    params.rope_scaling = _ROPE[options.rope_scaling]
+    for name, untouched in _FROM_MODEL.items():
+        value = getattr(options, name)
+        if value != untouched:
+            setattr(params, name, value)
+    params.no_perf = False
+    params.poll = b.lib.turbo_py_poll
+    return params, keep
+
+
+def _gib(n: float) -> str:
+    return f"{n / 2**30:,.2f} GiB"
+
+
+def _device_shares(model: Model, options: ContextOptions) -> dict[str, float]:
+    """Share of the KV layers each device holds; the host's is called CPU."""
+    owners = [layer for layer in model.layers if layer.has_kv]
+    if not owners or not options.offload_kqv:
+        return {"CPU": 1.0}
+    shares: dict[str, float] = {}
+    for layer in owners:
+        shares[layer.device] = shares.get(layer.device, 0.0) + 1 / len(owners)
+    return shares
+
+
+def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple[KVType, KVType]) -> None:
+    """Refuse a context that would not fit into the free memory of the devices that hold its cache.
+
+    Raises:
+        MemoryLimitError: with the arithmetic, and the number of tokens that would fit.
+    """
+    n_seq = 1 if options.kv_unified else options.n_seq_max
+    plan = KVPlan(types[0], types[1], n_seq=n_seq, n_ubatch=options.n_ubatch, swa_full=options.swa_full)
+    shape = model.shape
+    if not shape.layers:
+        return
+    need = kv_bytes(shape, plan, n_ctx)
+    rows = min(outputs_max(options), options.n_ubatch)
+    compute = compute_bytes(replace(shape, n_vocab=0), options.n_ubatch) + 4 * rows * shape.n_vocab
+    free_of = {d.name: d.free_bytes for d in devices() if d.kind != "cpu"}
+    host = free_host_bytes()
+    for name, share in _device_shares(model, options).items():
+        free = free_of.get(name, host)
+        wanted = int(need.total * share) + compute
+        if free is None or wanted <= free:
+            continue
+        fits = int((free - compute - need.fixed * share) / (need.per_token * share)) if need.per_token else 0
+        fits = max(fits, 0) // 256 * 256
+        raise errors.MemoryLimitError(
+            f"a context of {n_ctx:,} tokens does not fit: its {types[0].family}/{types[1].family} KV cache takes "
+            f"{_gib(need.total * share)} on {name} ({len(shape.layers)} layers, {need.per_token:,} bytes a token) and "
+            f"computing about {_gib(compute)}, together {_gib(wanted)}; free are {_gib(free)}",
+            asked=wanted,
+            limit=free,
+            hint=f"about {fits:,} tokens would fit; choose a smaller n_ctx or KV type, or pass check_memory=False",
+        )

@@ -1,0 +1,49 @@
+"""The command line: `pyllama-turbo COMMAND`, also `python -m pyllama_turbo COMMAND`.
+
+One file per command. Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 an error, 2 wrong usage,
+130 interrupted, 141 the reader of stdout went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPT = 130
+EXIT_PIPE = 141
+
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPT", "EXIT_OK", "EXIT_PIPE", "EXIT_USAGE", "main"]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; nothing but `SystemExit` from inside click's help escapes."""
+    import click
+
+    from ..errors import OptionError, TurboError
+    from .group import cli
+    from .output import show_error, show_usage_error
+
+    try:
+        result = cli.main(args=None if args is None else list(args), prog_name="pyllama-turbo", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else EXIT_OK
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(err=True)
+        return EXIT_INTERRUPT
+    except click.ClickException as error:
+        show_usage_error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # Nobody reads any more. Python flushes stdout at exit once more: give it a place where that works.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except TurboError as error:
+        show_error(error)
+        return EXIT_USAGE if isinstance(error, OptionError) else EXIT_ERROR
+    except OSError as error:
+        show_error(error)
+        return EXIT_ERROR

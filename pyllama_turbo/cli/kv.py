@@ -1,0 +1,115 @@
+"""`pyllama-turbo kv`: the KV cache types, and which of them fit a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .. import kv
+from ..kv_fit import KVFit, fits
+from ..memory import KVPlan, kv_bytes
+from ..models import resolve
+from ..shape import ModelShape, model_shape
+from .flags import json_option
+from .output import print_json, print_table, size
+
+TOKENS = 1024
+
+
+def limits(kind: kv.KVType) -> str:
+    """What a type asks of a model, in words."""
+    if kind.is_turbo:
+        return "head dims multiples of 64; flash attention; no MLA"
+    if kind.block_values > 1:
+        return f"head dims multiples of {kind.block_values}; as V needs flash attention"
+    return ""
+
+
+@click.command("kv")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    envvar="PYLLAMA_TURBO_MODEL",
+    help="GGUF file, or the name of a fetched model: show which types fit it.",
+)
+@json_option
+def command(model: str | None, as_json: bool) -> None:
+    """List the KV cache types; with a model, which of them fit and what they cost.
+
+    K and V types are chosen apart: --kv q8_0/turbo3, or --cache-type-k and --cache-type-v. Errors of K weigh several
+    times those of V: give K at least as many bits.
+    """
+    if model is None:
+        _show_types(as_json)
+    else:
+        shape = model_shape(resolve(model))
+        _show_fits(shape, fits(shape), as_json)
+
+
+def _show_types(as_json: bool) -> None:
+    kinds = kv.types()
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": t.name,
+                    "bits": t.bits,
+                    "block_values": t.block_values,
+                    "block_bytes": t.block_bytes,
+                    "is_turbo": t.is_turbo,
+                    "limits": limits(t),
+                }
+                for t in kinds
+            ]
+        )
+        return
+    f16 = 16.0
+    rows = [
+        (t.name, t.bits, t.block_values, t.block_bytes, f"{f16 / t.bits:.2f}x", limits(t) or "any model") for t in kinds
+    ]
+    print_table(("TYPE", "BITS", "BLOCK", "BYTES", "F16/TYPE", "NEEDS"), rows)
+    click.echo("\nBITS per value, everything included. Models whose head dims are no multiples of 128 get turbo blocks of 64.")
+
+
+def fit_row(shape: ModelShape, result: KVFit) -> dict[str, Any]:
+    """One type and one model as a row of facts; sizes in bytes per 1,024 tokens."""
+    f16 = kv.find("f16")
+    base = kv_bytes(shape, KVPlan(f16, f16, swa_full=True), TOKENS).total
+    stored = result.stored
+    n_bytes = kv_bytes(shape, KVPlan(stored, stored, swa_full=True), TOKENS).total if stored else None
+    return {
+        "name": result.kind.name,
+        "fits": stored is not None,
+        "stored": stored.name if stored else None,
+        "bits": stored.bits if stored else None,
+        "bytes_per_1k": n_bytes,
+        "ratio": n_bytes / base if n_bytes is not None else None,
+        "reason": result.reason,
+    }
+
+
+def _show_fits(shape: ModelShape, results: tuple[KVFit, ...], as_json: bool) -> None:
+    rows = [fit_row(shape, result) for result in results]
+    if as_json:
+        print_json({"arch": shape.arch, "name": shape.name, "head_dims": shape.head_dims, "types": rows})
+        return
+    windows = {layer.window for layer in shape.layers if layer.window}
+    note = f", {sum(bool(x.window) for x in shape.layers)} with a window of {max(windows)}" if windows else ""
+    dims = ", ".join(map(str, shape.head_dims))
+    click.echo(f"{shape.name} ({shape.arch}): {len(shape.layers)} KV layers{note}, head dims {dims or '-'}\n")
+    print_table(
+        ("TYPE", "STORED AS", "BITS", "PER 1K TOKENS", "OF F16", "WHY NOT"),
+        [
+            (
+                row["name"],
+                row["stored"],
+                row["bits"],
+                size(row["bytes_per_1k"]) if row["fits"] else None,
+                f"{100 * row['ratio']:.1f} %" if row["fits"] else None,
+                row["reason"],
+            )
+            for row in rows
+        ],
+    )

@@ -1,0 +1,119 @@
+"""`pyllama-turbo run`: a prompt in, text out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..models import resolve
+from ..options import ContextOptions, GenerationOptions, ModelOptions, SamplingOptions
+from .flags import GroupedCommand, given, json_option, model_option, option_flags
+from .output import note, print_json, progress, size
+from .prompt import prompt_options, read_prompt
+
+if TYPE_CHECKING:
+    from ..context import Context
+    from ..generate import Event
+    from ..kv import KVReport
+    from ..model import Model
+
+
+@click.command("run", cls=GroupedCommand)
+@model_option
+@prompt_options
+@click.option("-q", "--quiet", is_flag=True, help="Print no timings.")
+@json_option
+@option_flags(GenerationOptions, ContextOptions, SamplingOptions, ModelOptions)
+def command(model: str, prompt: str | None, file: str | None, quiet: bool, as_json: bool, **values: Any) -> int:
+    """Continue a text with a model.
+
+    The text comes from -p, from a file or from standard input. What the model writes goes to stdout as it is made;
+    timings and KV types follow on stderr. The text is continued as it is: no chat template is applied.
+    """
+    from ..model import Model
+
+    text = read_prompt(prompt, file)
+    path = resolve(model)
+    with (
+        _loading(path.name, given(values, ModelOptions), Model, path) as opened,
+        opened.context(**given(values, ContextOptions)) as ctx,
+    ):
+        return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), quiet, as_json)
+
+
+def _loading(name: str, options: dict[str, Any], model_class: type[Model], path: Any) -> Model:
+    with progress(f"loading {name}") as update:
+        return model_class.open(path, progress=update, **options)
+
+
+def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_json: bool) -> int:
+    from ..generate import generate
+
+    parts: list[str] = []
+    interrupted = False
+    with generate(ctx, text, **options) as run:
+        try:
+            for event in run:
+                parts.append(event.text)
+                if not as_json and event.text:
+                    sys.stdout.write(event.text)
+                    sys.stdout.flush()
+        except KeyboardInterrupt:
+            interrupted = True
+    last = run.last
+    if as_json:
+        print_json(_result("".join(parts), last, ctx.kv, interrupted))
+    else:
+        click.echo()
+        if not quiet and last is not None:
+            _timings(last, ctx.kv, interrupted)
+    return 130 if interrupted else 0
+
+
+def f16_bytes(report: KVReport) -> int:
+    """What the same cache would take in f16."""
+    n_values = sum(
+        8 * n / bits
+        for layer in report.effective
+        for n, bits in ((layer.k_bytes, layer.k_bits), (layer.v_bytes, layer.v_bits))
+        if bits
+    )
+    return round(2 * n_values)
+
+
+def kv_line(report: KVReport) -> str:
+    """Requested and effective types of a cache, and its size, in one line."""
+    asked = "/".join(dict.fromkeys(report.requested))
+    stored = sorted({"/".join(dict.fromkeys(filter(None, (x.type_k, x.type_v)))) for x in report.effective})
+    if not stored:
+        return f"asked {asked}, the model has no KV cache"
+    return (
+        f"asked {asked}, stored {', '.join(stored)}: {report.bits:.3g} bits a value, "
+        f"{size(report.bytes)} ({size(f16_bytes(report))} in f16)"
+    )
+
+
+def _timings(last: Event, report: KVReport, interrupted: bool) -> None:
+    reused = f" ({last.n_reused} from the cache)" if last.n_reused else ""
+    reason = "interrupted" if interrupted else f"ended by {last.finish_reason}"
+    note("")
+    note(f"prompt     {last.n_prompt:,} tokens{reused}, {last.prompt_tok_s:,.1f} tokens/s")
+    note(f"generated  {last.n_generated:,} tokens, {last.decode_tok_s:,.1f} tokens/s, {reason}, seed {last.seed}")
+    note(f"kv         {kv_line(report)}")
+
+
+def _result(text: str, last: Event | None, report: KVReport, interrupted: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"text": text, "interrupted": interrupted}
+    if last is not None:
+        keys = ("n_prompt", "n_reused", "n_generated", "prompt_tok_s", "decode_tok_s", "finish_reason", "stop_text", "seed")
+        result |= {key: getattr(last, key) for key in keys}
+    result["kv"] = {
+        "requested": report.requested,
+        "bytes": report.bytes,
+        "f16_bytes": f16_bytes(report),
+        "bits": report.bits,
+        "layers": report.effective,
+    }
+    return result

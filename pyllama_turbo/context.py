@@ -1,0 +1,395 @@
+"""A context: the KV cache, running tokens through the model, and reading logits."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _callbacks, _native, errors, kv, logs
+from ._context_params import check_memory, native_params, outputs_max
+from ._lifetime import Handle
+from ._views import float_view
+from .options import ContextOptions
+from .sequences import Sequences
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .model import Model
+
+__all__ = ["Context", "ContextFacts", "MemoryRow", "Perf", "Prefill"]
+
+_PARTS = {0: "full", 1: "window", 2: "other"}
+_OUTPUTS = {"none": 0, "last": 1, "all": 2}
+
+
+@dataclass(frozen=True)
+class ContextFacts:
+    """A context as it was made; the library rounds `n_ctx` up. `n_ctx_seq` is what one sequence can hold."""
+
+    n_ctx: int
+    n_ctx_seq: int
+    n_batch: int
+    n_ubatch: int
+    n_seq_max: int
+    n_threads: int
+    n_threads_batch: int
+    n_embd_out: int
+    pooling_type: int
+    flash_attn: bool
+    kv_unified: bool
+    can_shift: bool
+    has_memory: bool
+    is_recurrent: bool
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Bytes in one kind of buffer ("CPU", "CUDA0")."""
+
+    buffer: str
+    model_bytes: int
+    context_bytes: int
+    compute_bytes: int
+
+
+@dataclass(frozen=True)
+class Perf:
+    """Native timings since the context was made or `reset_perf` was called."""
+
+    prompt_ms: float
+    decode_ms: float
+    n_prompt: int
+    n_decode: int
+    n_reused: int
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How a prompt got into the cache: tokens taken from it, and tokens computed."""
+
+    n_reused: int
+    n_computed: int
+
+
+class Context(Handle):
+    """Made by `Model.context`. One thread at a time runs it; `cancel` may come from any.
+
+    Attributes:
+        model: the model it belongs to.
+        options: how it was made.
+        facts: see `ContextFacts`.
+        kv: requested and effective KV cache types, with bytes read back from the tensors.
+        seqs: the sequences in the cache (remove, copy, shift, position range).
+    """
+
+    _what = "context"
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        b = model._binding
+        asked = kv.parse(options.kv, options.type_k, options.type_v)
+        n_ctx = options.n_ctx or model.facts.n_ctx_train
+        types = model.kv_types(asked)
+        if options.check_memory:
+            check_memory(model, options, n_ctx, types)
+        params, keep = native_params(b, options, n_ctx, asked)
+        out = b.ffi.new("turbo_context **")
+        logs.forget()
+        with model.lock:
+            status = b.lib.turbo_context_new(model.pointer(), params, out)
+        del keep
+        _native.check(b, status, asked=asked, hint=_flash_hint(options))
+        logs.drain(b.ffi, b.lib)
+        super().__init__(b, out[0], b.lib.turbo_context_free, model)
+        self.model = model
+        self.options = options
+        self.facts = self._read_facts()
+        self.kv = kv.KVReport(asked, self._read_layers())
+        self.seqs = Sequences(self)
+        self._n_vocab = model.facts.n_vocab
+        self._n_outputs_max = outputs_max(options)
+        self._one = b.ffi.new("int32_t[1]")
+        self._rows = b.ffi.new("int32_t *")
+        self._user: object = None  # the generation that runs on this context
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens the context holds, all sequences together."""
+        return self.facts.n_ctx
+
+    def _read_facts(self) -> ContextFacts:
+        row = self._binding.ffi.new("turbo_context_facts *")
+        _native.check(self._binding, self._binding.lib.turbo_context_get_facts(self.pointer(), row))
+        values = {
+            name: bool(getattr(row, name)) if kind == "bool" else getattr(row, name)
+            for name, kind in ContextFacts.__annotations__.items()
+        }
+        return ContextFacts(**values)
+
+    def _read_layers(self) -> tuple[kv.KVLayer, ...]:
+        b = self._binding
+        n = _native.check(b, b.lib.turbo_kv_layers(self.pointer(), b.ffi.NULL, 0))
+        rows = b.ffi.new("turbo_kv_layer[]", max(n, 1))
+        _native.check(b, b.lib.turbo_kv_layers(self.pointer(), rows, n))
+        return tuple(
+            kv.KVLayer(
+                layer=row.layer,
+                part=_PARTS[row.part],
+                type_k=_native.text(b, row.type_k),
+                type_v=_native.text(b, row.type_v),
+                k_bytes=row.k_bytes,
+                v_bytes=row.v_bytes,
+                k_bits=8 * row.k_bytes / row.k_values if row.k_values else 0.0,
+                v_bits=8 * row.v_bytes / row.v_values if row.v_values else 0.0,
+                cells=row.n_cells * row.n_stream,
+                device_k=_native.text(b, row.buffer_k),
+                device_v=_native.text(b, row.buffer_v),
+            )
+            for row in (rows[i] for i in range(n))
+        )
+
+    def memory(self) -> tuple[MemoryRow, ...]:
+        """Bytes by kind of buffer, as allocated."""
+        b = self._binding
+        with self.lock:
+            n = _native.check(b, b.lib.turbo_memory_breakdown(self.pointer(), b.ffi.NULL, 0))
+            rows = b.ffi.new("turbo_memory_row[]", max(n, 1))
+            _native.check(b, b.lib.turbo_memory_breakdown(self.pointer(), rows, n))
+        return tuple(
+            MemoryRow(_native.text(b, r.buffer), r.model_bytes, r.context_bytes, r.compute_bytes)
+            for r in (rows[i] for i in range(n))
+        )
+
+    def perf(self) -> Perf:
+        """Native timings."""
+        row = self._binding.ffi.new("turbo_perf *")
+        with self.lock:
+            _native.check(self._binding, self._binding.lib.turbo_perf_get(self.pointer(), row))
+        return Perf(row.prompt_ms, row.decode_ms, row.n_prompt, row.n_decode, row.n_reused)
+
+    def reset_perf(self) -> None:
+        """Start the native timings anew."""
+        with self.lock:
+            self._binding.lib.turbo_perf_reset(self.pointer())
+
+    def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
+        """Change the number of threads for one token and for several. Raises OptionError outside 1 to 512."""
+        with self.lock:
+            status = self._binding.lib.turbo_context_set_threads(self.pointer(), n_threads, n_threads_batch or n_threads)
+            _native.check(self._binding, status, asked=n_threads)
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def decode(self, tokens: Sequence[int], *, pos: int | None = None, seq: int = 0, outputs: str = "last") -> int:
+        """Run tokens of one sequence, in as many batches as needed.
+
+        Args:
+            tokens: ids, at least one.
+            pos: position of the first; default: behind what the sequence holds.
+            seq: the sequence.
+            outputs: "last" (logits of the last token), "all" (of every token; at most `n_outputs_max`) or "none".
+
+        Returns:
+            The position behind the last token.
+
+        Raises:
+            OptionError: no tokens, an id outside the vocabulary, a position that does not continue the sequence.
+            ContextFullError: they do not fit; `asked` and `limit` are token counts.
+            AbortedError: `cancel` was called; `seqs.range` says how far it got.
+        """
+        if outputs not in _OUTPUTS:
+            raise errors.OptionError(f"outputs is {outputs!r}", asked=outputs, hint="one of none, last, all")
+        ids = _as_ids(tokens)
+        if outputs == "all" and len(ids) > min(self._n_outputs_max, self.facts.n_batch):
+            raise errors.OptionError(
+                f"logits of {len(ids)} tokens at once, this context gives {self._n_outputs_max}",
+                asked=len(ids),
+                limit=self._n_outputs_max,
+                hint="make the context with logits_all=True, or use iter_logits",
+            )
+        with self.lock:
+            start = self.seqs.next_position(seq) if pos is None else pos
+            self._check_room(start, len(ids))
+            step = self.facts.n_batch if self.facts.has_memory else len(ids)
+            for first in range(0, len(ids), step):
+                part = ids[first : first + step]
+                mode = outputs if outputs != "last" or first + step >= len(ids) else "none"
+                self._decode_part(part, start + first, seq, _OUTPUTS[mode])
+        return start + len(ids)
+
+    def decode_one(self, token: int, pos: int, seq: int = 0) -> None:
+        """Run one token and make its logits available: `decode` without the checks of a list, for token loops."""
+        one = self._one
+        with self.lock:
+            one[0] = token
+            status = self._binding.lib.turbo_context_decode(self.pointer(), one, 1, pos, seq, 1)
+            if status != 0:
+                self._decode_failed(status, [token], seq)
+            self.seqs.note(seq, pos, [token])
+
+    def _decode_part(self, part: list[int], pos: int, seq: int, mode: int) -> None:
+        b = self._binding
+        try:
+            batch = b.ffi.new("int32_t[]", part)
+        except (OverflowError, TypeError) as error:
+            raise errors.OptionError(f"tokens must be whole numbers within 32 bits: {error}") from None
+        status = b.lib.turbo_context_decode(self.pointer(), batch, len(part), pos, seq, mode)
+        if status != 0:
+            self._decode_failed(status, part, seq)
+        self.seqs.note(seq, pos, part)
+        _callbacks.raise_parked()
+
+    def _decode_failed(self, status: int, part: list[int], seq: int) -> None:
+        """Bring the book-keeping in line with what the cache holds, then raise."""
+        b = self._binding
+        b.lib.turbo_abort_set(self.pointer(), 0)
+        try:
+            _native.check(b, status, asked=len(part), limit=self.facts.n_ctx_seq)
+        finally:
+            self.seqs.resync(seq, part)
+
+    def _check_room(self, start: int, n: int) -> None:
+        if start + n > self.facts.n_ctx_seq and self.facts.has_memory:
+            raise errors.ContextFullError(
+                f"{n} tokens at position {start} make {start + n}, the context holds {self.facts.n_ctx_seq} a sequence",
+                asked=start + n,
+                limit=self.facts.n_ctx_seq,
+                hint="shorten the prompt, make n_ctx larger, or use a smaller KV type to afford it",
+            )
+
+    def decode_batch(
+        self, tokens: Sequence[int], positions: Sequence[int], seqs: Sequence[int], outputs: Sequence[bool]
+    ) -> None:
+        """Run one batch of tokens, each with its own position and sequence; all arguments have one length, n_batch at most.
+
+        Raises:
+            OptionError: lengths differ, the batch is too long, or an entry is out of range.
+            ContextFullError: the cache has no room.
+        """
+        n = len(tokens)
+        if not len(positions) == len(seqs) == len(outputs) == n:
+            raise errors.OptionError("tokens, positions, seqs and outputs differ in length", asked=n)
+        b = self._binding
+        ids, places, homes = _as_ids(tokens), _as_ids(positions), _as_ids(seqs)
+        arrays = [b.ffi.new("int32_t[]", values) for values in (ids, places, homes)]
+        flags = b.ffi.new("int8_t[]", [int(bool(v)) for v in outputs])
+        with self.lock:
+            status = b.lib.turbo_context_decode_batch(self.pointer(), *arrays, flags, n)
+            if status != 0:
+                for seq in set(homes):
+                    self.seqs.forget(seq)
+                b.lib.turbo_abort_set(self.pointer(), 0)
+                _native.check(b, status, asked=n, limit=self.facts.n_batch)
+            for token, pos, seq in zip(ids, places, homes):
+                self.seqs.note(seq, pos, [token])
+
+    def prefill(self, tokens: Sequence[int], *, seq: int = 0, reuse: bool = True, outputs: str = "last") -> Prefill:
+        """Make a sequence hold exactly these tokens, computing only what the cache does not hold already.
+
+        The last token is always computed, for its logits. Where the cache cannot be cut back (recurrent state, a
+        sliding window that moved on), everything is computed.
+
+        Raises:
+            As `decode`.
+        """
+        ids = _as_ids(tokens)
+        with self.lock:
+            self._check_room(0, len(ids))
+            kept = self.seqs.keep_prefix(seq, ids) if reuse else self.seqs.keep_prefix(seq, [])
+            self.decode(ids[kept:], pos=kept, seq=seq, outputs=outputs)
+        return Prefill(kept, len(ids) - kept)
+
+    def cancel(self) -> None:
+        """Stop the decode that runs, from any thread: it raises AbortedError. Without one, the next decode does."""
+        if not self.closed:
+            self._binding.lib.turbo_abort_set(self.pointer(), 1)
+
+    def _before_close(self) -> None:
+        self.cancel()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Logits of the last decode, shape (rows, n_vocab), float32, read-only and without a copy.
+
+        The memory belongs to the context: it changes with the next decode and is gone after `close`. Copy what has to
+        last longer.
+
+        Raises:
+            OptionError: the last decode had no outputs.
+        """
+        return self._logits(writable=False)
+
+    def _logits(self, *, writable: bool) -> NDArray[np.float32]:
+        b = self._binding
+        with self.lock:
+            pointer = b.lib.turbo_logits(self.pointer(), self._rows)
+            if pointer == b.ffi.NULL:
+                _native.check(b, b.lib.TURBO_E_ARGUMENT, hint="decode with outputs='last' or 'all' first")
+        return float_view(b.ffi, pointer, (self._rows[0], self._n_vocab), owner=self, writable=writable)
+
+    def iter_logits(self, tokens: Sequence[int], *, seq: int = 0) -> Iterator[NDArray[np.float32]]:
+        """Run tokens and give the logits of every one, as read-only views (rows, n_vocab) of successive parts.
+
+        Each view is valid until the next one is taken.
+        """
+        ids = _as_ids(tokens)
+        step = min(self._n_outputs_max, self.facts.n_batch)
+        for first in range(0, len(ids), step):
+            self.decode(ids[first : first + step], seq=seq, outputs="all")
+            yield self.logits
+
+    def embedding(self, *, seq: int | None = None, index: int = -1) -> NDArray[np.float32]:
+        """A copy of one embedding, float32 [n_embd_out]: of a sequence (pooled) or of a token of the last batch.
+
+        Raises:
+            UnsupportedError: the context was made without `embeddings=True`.
+            OptionError: there is none for that sequence or index.
+        """
+        b = self._binding
+        with self.lock:
+            pointer = b.lib.turbo_embedding(self.pointer(), -1 if seq is None else seq, index)
+            if pointer == b.ffi.NULL:
+                made = self.options.embeddings
+                _native.check(b, b.lib.TURBO_E_ARGUMENT if made else b.lib.TURBO_E_UNSUPPORTED, asked=seq)
+            return float_view(b.ffi, pointer, (self.facts.n_embd_out,), owner=self).copy()
+
+    # -- generation's claim --------------------------------------------------------------------------------------
+
+    def claim(self, user: object) -> None:
+        """Reserve the context for one generation. Raises BusyError while another one runs."""
+        with self.lock:
+            if self._user is not None and self._user is not user:
+                raise errors.BusyError(
+                    "this context is generating already", hint="close that generation first, or make another context"
+                )
+            self._user = user
+
+    def release(self, user: object) -> None:
+        """Give back what `claim` reserved; does nothing for anyone else."""
+        with self.lock:
+            if self._user is user:
+                self._user = None
+
+    def __repr__(self) -> str:
+        k, v = self.kv.requested
+        return f"<Context n_ctx={self.facts.n_ctx} kv={k}/{v}{' closed' if self.closed else ''}>"
+
+
+def _flash_hint(options: ContextOptions) -> str:
+    return "leave flash_attn at 'auto' or set it to 'on'" if options.flash_attn == "off" else ""
+
+
+def _as_ids(tokens: Sequence[int]) -> list[int]:
+    if len(tokens) == 0:
+        raise errors.OptionError("there are no tokens", hint="an empty prompt needs at least the BOS token")
+    try:
+        return [operator.index(t) for t in tokens]
+    except TypeError as error:
+        raise errors.OptionError(f"tokens must be whole numbers: {error}") from None

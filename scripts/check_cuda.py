@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Compile our CUDA sources for every supported GPU generation, without linking; needs no GPU.
+
+    check_cuda.py [ARCH ...]          default: 80 86 89 90 120
+
+Without nvcc it says so and exits with 0: there is nothing to check. Any failing file makes it exit with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from apply_patches import prepare
+from fetch_upstream import NATIVE
+from jobs import available_bytes, jobs
+
+ARCHITECTURES = ("80", "86", "89", "90", "120")
+
+
+def find_nvcc() -> str | None:
+    """nvcc of $CUDA_HOME, of the PATH, or of the usual folder."""
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    candidates = [Path(home) / "bin" / "nvcc" for home in homes if home]
+    found = [str(path) for path in candidates if path.is_file()]
+    return found[0] if found else shutil.which("nvcc")
+
+
+def compile_command(nvcc: str, source: Path, tree: Path, architectures: list[str], out: Path) -> list[str]:
+    """The nvcc command for one file: all architectures, warnings on, no device code linked."""
+    command = [nvcc, "-std=c++17", "-O3", "-use_fast_math", "--extended-lambda", "-c", str(source), "-o", str(out)]
+    command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
+    folders = [NATIVE, tree / "ggml/include", tree / "ggml/src", tree / "ggml/src/ggml-cuda"]
+    return command + [f"-I{folder}" for folder in folders]
+
+
+def main(argv: list[str]) -> int:
+    """Command line: see the module's docstring."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        print("check-cuda: nvcc was not found (PATH, CUDA_HOME, /usr/local/cuda): nothing was checked")
+        return 0
+    build = NATIVE / "build" / "check-cuda"
+    tree = build / "llama.cpp"
+    prepare(tree, "library", None, NATIVE / "patches", NATIVE / "upstream.toml")
+    architectures = argv or list(ARCHITECTURES)
+    sources = sorted((NATIVE / "turbo" / "cuda").glob("*.cu"))
+
+    def check(source: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        command = compile_command(nvcc, source, tree, architectures, build / f"{source.stem}.o")
+        return source, subprocess.run(command, capture_output=True, text=True, check=False)
+
+    failed = 0
+    with ThreadPoolExecutor(jobs("cuda", len(os.sched_getaffinity(0)), available_bytes())) as pool:
+        for source, done in pool.map(check, sources):
+            failed += done.returncode != 0
+            print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {source.name}", flush=True)
+            if done.returncode != 0:
+                print(done.stderr, file=sys.stderr)
+    print(f"check-cuda: {len(sources) - failed} of {len(sources)} files compile for sm_{', sm_'.join(architectures)}")
+    return 1 if failed or not sources else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

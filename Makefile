@@ -19,7 +19,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 # A CUDA compiler without a GPU is a build machine's: there `auto` means the CPU.
 CHOSEN := $(if $(filter auto,$(BACKEND)),$(if $(wildcard /dev/nvidia0 /dev/dxg),auto,cpu),$(BACKEND))
-CONFIG := -C cmake.define.TURBO_BACKEND=$(CHOSEN) $(if $(ARCH),-C cmake.define.CMAKE_CUDA_ARCHITECTURES=$(ARCH))
+CONFIG := --config-settings=cmake.define.TURBO_BACKEND=$(CHOSEN) $(if $(ARCH),--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=$(ARCH))
 PIP    := $(PY) -m pip --disable-pip-version-check
 OWN    := --no-build-isolation --no-deps
 
@@ -47,7 +47,7 @@ lint: ## Check style (ruff)
 	@$(SETUP) dev && $(PY) -m ruff check . && $(PY) -m ruff format --check .
 
 types: ## Check types (mypy --strict)
-	@$(SETUP) test dev && $(PY) -m mypy
+	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo
 
 wheel: ## Build a wheel for this machine into dist/
 	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .

@@ -1,9 +1,9 @@
 """Run GGUF language models with a compressed KV cache.
 
-    from pyllama_turbo import Model, generate
+    from pyllama_turbo import Model
 
     with Model.open("model.gguf") as model, model.context(8192, kv="turbo3") as ctx:
-        for event in generate(ctx, "Once upon a time", max_tokens=100):
+        for event in ctx.generate("Once upon a time", max_tokens=100):
             print(event.text, end="", flush=True)
 
 Importing this package loads nothing; the native library starts with the first model.
@@ -14,16 +14,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from . import chat as chat
+    from . import devices as devices
+    from . import generate as generate
+    from . import grammar as grammar
     from . import kv as kv
     from . import state as state
     from .buildinfo import build_info as build_info
     from .chat import Chat as Chat
     from .context import Context as Context
-    from .device import devices as devices
+    from .devices import Device as Device
     from .errors import AbortedError as AbortedError
     from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
@@ -40,11 +43,10 @@ if TYPE_CHECKING:
     from .errors import TurboError as TurboError
     from .errors import UnknownOptionError as UnknownOptionError
     from .errors import UnsupportedError as UnsupportedError
-    from .generation import Event as Event
-    from .generation import Generation as Generation
-    from .generation import agenerate as agenerate
-    from .generation import complete as complete
-    from .generation import generate as generate
+    from .generate import Event as Event
+    from .generate import Generation as Generation
+    from .generate import agenerate as agenerate
+    from .generate import complete as complete
     from .model import Model as Model
     from .options import ContextOptions as ContextOptions
     from .options import GenerationOptions as GenerationOptions
@@ -61,19 +63,58 @@ _ERRORS = (
 
 _HOME = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("Event", "Generation", "agenerate", "complete", "generate"), "generation"),
+    **dict.fromkeys(("Event", "Generation", "agenerate", "complete"), "generate"),
     **dict.fromkeys(("ContextOptions", "GenerationOptions", "ModelOptions", "SamplingOptions"), "options"),
     "Chat": "chat",
     "Context": "context",
+    "Device": "devices",
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
     "build_info": "buildinfo",
-    "devices": "device",
 }
-_MODULES = ("chat", "kv", "state")
+_MODULES = ("chat", "devices", "generate", "grammar", "kv", "state")
 
-__all__ = sorted((*_HOME, *_MODULES, "__version__"))
+__all__ = [
+    "AbortedError",
+    "BusyError",
+    "Chat",
+    "ClosedError",
+    "Context",
+    "ContextFullError",
+    "ContextOptions",
+    "DecodeError",
+    "Device",
+    "Event",
+    "GGUFError",
+    "Generation",
+    "GenerationOptions",
+    "InternalError",
+    "MemoryLimitError",
+    "Model",
+    "ModelFetchError",
+    "ModelLoadError",
+    "ModelOptions",
+    "NativeLibraryError",
+    "OptionError",
+    "Sampler",
+    "SamplingOptions",
+    "StateError",
+    "Tokenizer",
+    "TurboError",
+    "UnknownOptionError",
+    "UnsupportedError",
+    "__version__",
+    "agenerate",
+    "build_info",
+    "chat",
+    "complete",
+    "devices",
+    "generate",
+    "grammar",
+    "kv",
+    "state",
+]
 
 
 def __getattr__(name: str) -> object:

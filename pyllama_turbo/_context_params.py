@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._cpu import default_threads
-from .device import devices
+from .devices import devices
 from .memory import KVPlan, compute_bytes, free_host_bytes, kv_bytes
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ def outputs_max(options: ContextOptions) -> int:
     return min(wanted, options.n_batch)
 
 
-def native_params(b: Binding, options: ContextOptions, n_ctx: int, types: tuple[str, str]) -> tuple[Any, list[Any]]:
-    """The native parameters, and what must stay alive while they are used."""
+def native_params(
+    b: Binding, options: ContextOptions, n_ctx: int, types: tuple[str, str], k_layers: Mapping[int, str] | None = None
+) -> tuple[Any, list[Any]]:
+    """The native parameters, and what must stay alive while they are used. `k_layers`: layers with another K type."""
     ffi = b.ffi
     params = ffi.new("turbo_context_params *")
     b.lib.turbo_context_params_init(params)
     keep = [ffi.new("char[]", name.encode()) for name in types]
     params.type_k, params.type_v = keep
+    if k_layers:
+        keep.append(ffi.new("char[]", ",".join(f"{i}={name}" for i, name in k_layers.items()).encode()))
+        params.type_k_layers = keep[-1]
     params.n_ctx = n_ctx
     for name in _COPIED:
         setattr(params, name, getattr(options, name))

@@ -2,22 +2,39 @@
 
 `close()` is idempotent and may come from any thread; it waits for a running native call of the same object. A child
 keeps its parent alive, also while only its finalizer is left, so a model is never freed before its contexts.
+
+When the interpreter ends, a daemon thread may still be inside a native call: its object's lock is taken first and kept.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._native import Binding
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["Handle"]
 
-_Self = TypeVar("_Self", bound="Handle")
+
+_PATIENCE_S = 2.0  # for a native call that runs at exit, before it is stopped; then as long again
+_live: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _quiesce() -> None:
+    """At exit: wait for running native calls and keep the locks, so that finalizers free what nobody uses."""
+    for handle in list(_live):
+        if not handle.lock.acquire(timeout=_PATIENCE_S):
+            handle._before_close()
+            if not handle.lock.acquire(timeout=_PATIENCE_S):
+                handle.abandon()
 
 
 def _release(free: Callable[[Any], None], pointer: Any, parent: Handle | None) -> None:
@@ -34,13 +51,19 @@ class Handle:
 
     _what = "object"
 
-    def __init__(self, binding: Binding, pointer: Any, free: Callable[[Any], None], parent: Handle | None = None) -> None:
+    def __init__(
+        self, binding: Binding, pointer: Any, free: Callable[[Any], None], parent: Handle | None = None
+    ) -> None:
         self._binding = binding
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _release, free, pointer, parent)
+        if not _live:
+            atexit.unregister(_quiesce)
+            atexit.register(_quiesce)  # after weakref's own hook, so that it runs before it
+        _live.add(self)
         if parent is not None:
             parent._children.add(self)
 
@@ -58,6 +81,12 @@ class Handle:
     def _before_close(self) -> None:
         """Hook: called before waiting for the lock, to stop a running native call."""
 
+    def abandon(self) -> None:
+        """Leave the memory to the system when the process ends: a call that cannot be stopped still uses it."""
+        self._finalizer.atexit = False
+        if self._parent is not None:
+            self._parent.abandon()
+
     def close(self) -> None:
         """Free the native memory. Later calls do nothing; other use raises ClosedError."""
         if not self._finalizer.alive:
@@ -68,7 +97,7 @@ class Handle:
         with self.lock:
             self._finalizer()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -65,7 +65,10 @@ def _wanted() -> tuple[str, ...]:
         return BACKENDS
     if choice not in BACKENDS:
         raise errors.NativeLibraryError(
-            f"PYLLAMA_TURBO_BACKEND is {choice!r}", asked=choice, limit=("auto", *BACKENDS), hint="use auto, cpu or cuda"
+            f"PYLLAMA_TURBO_BACKEND is {choice!r}",
+            asked=choice,
+            limit=("auto", *BACKENDS),
+            hint="use auto, cpu or cuda",
         )
     return (choice,)
 
@@ -130,7 +133,8 @@ def _choose(folder: Path) -> tuple[str, Path]:
             _report.skipped[backend] = str(error)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in _report.skipped.items())
     raise errors.NativeLibraryError(
-        f"no native library can be used here: {reasons}", hint="build it with `make build`, or see `pyllama-turbo doctor`"
+        f"no native library can be used here: {reasons}",
+        hint="build it with `make build`, or see `pyllama-turbo doctor`",
     )
 
 
@@ -139,7 +143,9 @@ def _load() -> Binding:
     try:
         module = importlib.import_module("pyllama_turbo._ffi")
     except ImportError as error:
-        raise errors.NativeLibraryError(f"the extension module cannot be imported: {error}", hint="rebuild it") from None
+        raise errors.NativeLibraryError(
+            f"the extension module cannot be imported: {error}", hint="rebuild it"
+        ) from None
     ffi, lib = module.ffi, module.lib
     if lib.turbo_abi() != lib.TURBO_ABI:
         raise errors.NativeLibraryError(

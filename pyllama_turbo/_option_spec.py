@@ -1,4 +1,4 @@
-"""How an option is described once and used everywhere: keyword, command-line flag, environment variable, reference page.
+"""How an option is described once and used everywhere: keyword, flag, environment variable, reference page.
 
 A field made with `option` carries an `OptionSpec` in its metadata; `specs` lists them for click and for the docs,
 `build` makes an options object from keywords, checking names, kinds and ranges.
@@ -76,7 +76,9 @@ def option(
 def specs(cls: type) -> tuple[OptionSpec, ...]:
     """The options of a dataclass, in order."""
     return tuple(
-        dataclasses.replace(f.metadata["option"], name=f.name) for f in dataclasses.fields(cls) if "option" in f.metadata
+        dataclasses.replace(f.metadata["option"], name=f.name)
+        for f in dataclasses.fields(cls)
+        if "option" in f.metadata
     )
 
 
@@ -85,9 +87,10 @@ def parse_size(value: Any) -> int:
 
     Raises:
         ValueError: it is none of those, or not a whole number.
+        TypeError: it is a truth value.
     """
     if isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a number")
+        raise TypeError(f"{value!r} is not a number")
     if isinstance(value, int):
         return value
     match = _SIZE.match(str(value))
@@ -125,7 +128,7 @@ def _parse_bool(value: Any) -> bool:
 
 def _parse_str(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
-        raise ValueError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a text")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -159,7 +162,9 @@ def convert(spec: OptionSpec, value: Any) -> Any:
     is_number = isinstance(parsed, (int, float)) and not isinstance(parsed, bool)
     if is_number and ((spec.low is not None and parsed < spec.low) or (spec.high is not None and parsed > spec.high)):
         allowed = f"{'' if spec.low is None else f'{spec.low:g}'} to {'' if spec.high is None else f'{spec.high:g}'}"
-        raise OptionError(f"{spec.name} is {parsed}", asked=value, limit=(spec.low, spec.high), hint=f"allowed: {allowed}")
+        raise OptionError(
+            f"{spec.name} is {parsed}", asked=value, limit=(spec.low, spec.high), hint=f"allowed: {allowed}"
+        )
     return parsed
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _native, errors
-from .generation import Event, Generation, generate
+from .generate import Event, Generation, generate
 from .options import GenerationOptions, SamplingOptions, split_keywords
 from .sampling import Sampler
 

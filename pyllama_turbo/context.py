@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, errors, kv, logs
 from ._context_params import check_memory, native_params, outputs_max
 from ._lifetime import Handle
 from ._views import float_view
+from .centers import install, plan_centering
+from .context_facts import ContextFacts, MemoryRow, Perf, Prefill
 from .options import ContextOptions
 from .sequences import Sequences
 
@@ -18,61 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .generate import Generation
     from .model import Model
 
-__all__ = ["Context", "ContextFacts", "MemoryRow", "Perf", "Prefill"]
+__all__ = ["Context"]
 
 _PARTS = {0: "full", 1: "window", 2: "other"}
 _OUTPUTS = {"none": 0, "last": 1, "all": 2}
-
-
-@dataclass(frozen=True)
-class ContextFacts:
-    """A context as it was made; the library rounds `n_ctx` up. `n_ctx_seq` is what one sequence can hold."""
-
-    n_ctx: int
-    n_ctx_seq: int
-    n_batch: int
-    n_ubatch: int
-    n_seq_max: int
-    n_threads: int
-    n_threads_batch: int
-    n_embd_out: int
-    pooling_type: int
-    flash_attn: bool
-    kv_unified: bool
-    can_shift: bool
-    has_memory: bool
-    is_recurrent: bool
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """Bytes in one kind of buffer ("CPU", "CUDA0")."""
-
-    buffer: str
-    model_bytes: int
-    context_bytes: int
-    compute_bytes: int
-
-
-@dataclass(frozen=True)
-class Perf:
-    """Native timings since the context was made or `reset_perf` was called."""
-
-    prompt_ms: float
-    decode_ms: float
-    n_prompt: int
-    n_decode: int
-    n_reused: int
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """How a prompt got into the cache: tokens taken from it, and tokens computed."""
-
-    n_reused: int
-    n_computed: int
 
 
 class Context(Handle):
@@ -88,14 +41,17 @@ class Context(Handle):
 
     _what = "context"
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(
+        self, model: Model, options: ContextOptions, progress: Callable[[float], bool | None] | None = None
+    ) -> None:
         b = model._binding
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         n_ctx = options.n_ctx or model.facts.n_ctx_train
         types = model.kv_types(asked)
         if options.check_memory:
             check_memory(model, options, n_ctx, types)
-        params, keep = native_params(b, options, n_ctx, asked)
+        means, centering = plan_centering(model, options, types[0], progress)
+        params, keep = native_params(b, options, n_ctx, asked, dict.fromkeys(centering.q8_layers, "q8_0"))
         out = b.ffi.new("turbo_context **")
         logs.forget()
         with model.lock:
@@ -104,10 +60,12 @@ class Context(Handle):
         _native.check(b, status, asked=asked, hint=_flash_hint(options))
         logs.drain(b.ffi, b.lib)
         super().__init__(b, out[0], b.lib.turbo_context_free, model)
+        if means is not None:
+            install(b, out[0], means)
         self.model = model
         self.options = options
         self.facts = self._read_facts()
-        self.kv = kv.KVReport(asked, self._read_layers())
+        self.kv = kv.KVReport(asked, self._read_layers(), centering)
         self.seqs = Sequences(self)
         self._n_vocab = model.facts.n_vocab
         self._n_outputs_max = outputs_max(options)
@@ -180,7 +138,9 @@ class Context(Handle):
     def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
         """Change the number of threads for one token and for several. Raises OptionError outside 1 to 512."""
         with self.lock:
-            status = self._binding.lib.turbo_context_set_threads(self.pointer(), n_threads, n_threads_batch or n_threads)
+            status = self._binding.lib.turbo_context_set_threads(
+                self.pointer(), n_threads, n_threads_batch or n_threads
+            )
             _native.check(self._binding, status, asked=n_threads)
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -265,7 +225,7 @@ class Context(Handle):
     def decode_batch(
         self, tokens: Sequence[int], positions: Sequence[int], seqs: Sequence[int], outputs: Sequence[bool]
     ) -> None:
-        """Run one batch of tokens, each with its own position and sequence; all arguments have one length, n_batch at most.
+        """Run one batch of tokens, each with its own position and sequence: equally many of each, n_batch at most.
 
         Raises:
             OptionError: lengths differ, the batch is too long, or an entry is out of range.
@@ -360,6 +320,20 @@ class Context(Handle):
                 _native.check(b, b.lib.TURBO_E_ARGUMENT if made else b.lib.TURBO_E_UNSUPPORTED, asked=seq)
             return float_view(b.ffi, pointer, (self.facts.n_embd_out,), owner=self).copy()
 
+    # -- generating ----------------------------------------------------------------------------------------------
+
+    def generate(self, prompt: str | Sequence[int], **keywords: Any) -> Generation:
+        """Generate from a prompt: an iterator of events. Arguments and errors as `pyllama_turbo.generate.generate`."""
+        from .generate import generate
+
+        return generate(self, prompt, **keywords)
+
+    def complete(self, prompt: str | Sequence[int], **keywords: Any) -> str:
+        """Generate to the end and return the text. Arguments and errors as `generate`."""
+        from .generate import complete
+
+        return complete(self, prompt, **keywords)[0]
+
     # -- generation's claim --------------------------------------------------------------------------------------
 
     def claim(self, user: object) -> None:
@@ -371,11 +345,18 @@ class Context(Handle):
                 )
             self._user = user
 
+    @property
+    def user(self) -> object:
+        """The generation the context is reserved for, or None."""
+        return self._user
+
     def release(self, user: object) -> None:
-        """Give back what `claim` reserved; does nothing for anyone else."""
+        """Give back what `claim` reserved, its unheard `cancel` included; does nothing for anyone else."""
         with self.lock:
             if self._user is user:
                 self._user = None
+                if not self.closed:
+                    self._binding.lib.turbo_abort_set(self.pointer(), 0)
 
     def __repr__(self) -> str:
         k, v = self.kv.requested

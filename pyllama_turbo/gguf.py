@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import ModelLoadError
+from .errors import GGUFError
 from .gguf_types import TENSOR_TYPES
 
 MAGIC = b"GGUF"
@@ -38,10 +38,6 @@ _SCALARS: Mapping[int, struct.Struct] = {
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 
 Scalar = bool | int | float | str
-
-
-class GGUFError(ModelLoadError):
-    """The file is no GGUF file, or a damaged or incomplete one; the message names the file and the place."""
 
 
 @dataclass(frozen=True)

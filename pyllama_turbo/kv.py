@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, errors
 from ._option_spec import suggest
+from .centering import Centering
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["DEFAULT", "KVLayer", "KVReport", "KVType", "decode", "encode", "find", "parse", "types"]
+__all__ = ["DEFAULT", "Centering", "KVLayer", "KVReport", "KVType", "decode", "encode", "find", "parse", "types"]
 
 DEFAULT = "f16"
 
@@ -80,10 +81,12 @@ class KVReport:
     Attributes:
         requested: names of the K and V type asked for.
         effective: one entry per layer that owns a cache.
+        centering: what is done about the mean of the keys.
     """
 
     requested: tuple[str, str]
     effective: tuple[KVLayer, ...]
+    centering: Centering = Centering("off", reason="keys of this type are stored as they are")
 
     @property
     def bytes(self) -> int:
@@ -150,7 +153,9 @@ def parse(kv: Any = None, type_k: Any = None, type_v: Any = None) -> tuple[str, 
         OptionError: an unknown name, both ways used at once, or another shape.
     """
     if kv is not None and (type_k is not None or type_v is not None):
-        raise errors.OptionError("kv stands for type_k and type_v", asked=kv, hint="give either kv or type_k and type_v")
+        raise errors.OptionError(
+            "kv stands for type_k and type_v", asked=kv, hint="give either kv or type_k and type_v"
+        )
     if kv is None:
         pair: tuple[Any, ...] = (type_k or DEFAULT, type_v or DEFAULT)
     elif isinstance(kv, str):
@@ -169,7 +174,7 @@ def parse(kv: Any = None, type_k: Any = None, type_v: Any = None) -> tuple[str, 
 
 
 def _for_rows(name: str, values: int) -> KVType:
-    """The sibling of a type whose block fits rows of `values`: the largest that divides them, an exact name as it is."""
+    """The sibling of a type with the largest block that divides rows of `values`; an exact name stays as it is."""
     kind = find(name)
     fitting = [t for t in _table() if t.family == kind.family and values % t.block_values == 0]
     if kind.name != kind.family:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,10 +33,8 @@ def _siblings(kind: kv.KVType) -> list[kv.KVType]:
     """The type with each of its block sizes, the largest first."""
     found = [kind]
     if kind.is_turbo:
-        try:
+        with contextlib.suppress(OptionError):  # a build may have one block size only
             found.append(kv.find(f"{kind.family}_64"))
-        except OptionError:
-            pass  # a build with one block size
     return found
 
 

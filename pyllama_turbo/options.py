@@ -1,7 +1,7 @@
 """Options of a model, a context, sampling and generation. Each is defined here once.
 
-Names are llama-cpp-python's in Python and llama.cpp's on the command line; defaults are llama.cpp's. Objects are frozen:
-`dataclasses.replace` makes a changed copy.
+Names are llama-cpp-python's in Python and llama.cpp's on the command line; defaults are llama.cpp's. Objects are
+frozen: `dataclasses.replace` makes a changed copy.
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ def _gpu_layers(value: Any) -> int | str:
 
 
 def _flash_attn(value: Any) -> str:
-    known = {True: "on", False: "off", None: "auto", 1: "on", 0: "off", -1: "auto"}
-    if isinstance(value, (bool, int)) or value is None:
-        if value not in known:
-            raise ValueError(f"{value!r} is none of on, off, auto")
-        return known[value]
-    return str(value).strip().lower()
+    known = {"1": "on", "true": "on", "0": "off", "false": "off", "-1": "auto", "none": "auto"}
+    text = str(value).strip().lower()
+    return known.get(text, text)
 
 
 def _floats(value: Any) -> tuple[float, ...]:
@@ -83,12 +80,15 @@ class ModelOptions:
         "layer", "-sm", "--split-mode", kind="str", choices=("none", "layer", "row"), group="Model",
         help="How a model is spread over several GPUs.",
     )  # fmt: skip
-    main_gpu: int = option(0, "-mg", "--main-gpu", kind="int", low=0, group="Model", help="GPU used with split mode none.")
+    main_gpu: int = option(
+        0, "-mg", "--main-gpu", kind="int", low=0, group="Model", help="GPU used with split mode none."
+    )
     tensor_split: tuple[float, ...] = option(
         (), "-ts", "--tensor-split", kind="list", parse=_floats, group="Model", help="Share of each GPU, as in 3,1."
     )
     load_mode: str = option(
-        "auto", "--load-mode", kind="str", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"), group="Model",
+        "auto", "--load-mode", kind="str", group="Model",
+        choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
         help="How the file is read: mapped, read, locked into RAM, or by direct I/O.",
     )  # fmt: skip
     override_tensor: str = option(
@@ -137,18 +137,34 @@ class ContextOptions:
         0, "-tb", "--threads-batch", kind="int", low=0, high=512, group="Context",
         help="Threads for several tokens; 0 = as --threads.",
     )  # fmt: skip
-    kv: Any = option(
+    kv: str | tuple[str, str] | None = option(
         None, "-kv", "--kv", kind="any", group="KV cache",
         help="KV cache types, as turbo3 or K/V (q8_0/turbo3); short for --cache-type-k and --cache-type-v.",
     )  # fmt: skip
-    type_k: Any = option(None, "-ctk", "--cache-type-k", kind="any", group="KV cache", help="KV cache type of the keys.")
-    type_v: Any = option(None, "-ctv", "--cache-type-v", kind="any", group="KV cache", help="KV cache type of the values.")
+    type_k: str | None = option(
+        None, "-ctk", "--cache-type-k", kind="any", group="KV cache", help="KV cache type of the keys."
+    )
+    type_v: str | None = option(
+        None, "-ctv", "--cache-type-v", kind="any", group="KV cache", help="KV cache type of the values."
+    )
+    k_center: str = option(
+        "auto", "--k-center", kind="str", group="KV cache",
+        help="Store compressed keys less their mean: auto (measured once a model), bias (the model's K bias), off, or a file.",
+    )  # fmt: skip
+    calibrate: bool = option(
+        True, "--calibrate/--no-calibrate", kind="bool", group="KV cache",
+        help="With --k-center auto, measure the mean keys when the model has none yet.",
+    )  # fmt: skip
     flash_attn: str = option(
         "auto", "-fa", "--flash-attn", kind="any", parse=_flash_attn, choices=("on", "off", "auto"), group="KV cache",
         help="Flash attention; compressed KV types need it.",
     )  # fmt: skip
     offload_kqv: bool = option(
-        True, "--kv-offload/--no-kv-offload", kind="bool", group="KV cache", help="Keep the KV cache with its layer's GPU."
+        True,
+        "--kv-offload/--no-kv-offload",
+        kind="bool",
+        group="KV cache",
+        help="Keep the KV cache with its layer's GPU.",
     )
     swa_full: bool = option(
         False, "--swa-full", kind="bool", group="KV cache", help="Sliding-window layers keep the whole context."
@@ -166,10 +182,18 @@ class ContextOptions:
         "model", "--rope-scaling", kind="str", choices=("model", "none", "linear", "yarn", "longrope"), group="RoPE",
         help="RoPE scaling method.",
     )  # fmt: skip
-    rope_freq_base: float = option(0.0, "--rope-freq-base", kind="float", low=0, group="RoPE", help="0 = from the model.")
-    rope_freq_scale: float = option(0.0, "--rope-freq-scale", kind="float", low=0, group="RoPE", help="0 = from the model.")
-    yarn_ext_factor: float = option(-1.0, "--yarn-ext-factor", kind="float", group="RoPE", help="Negative = from the model.")
-    yarn_attn_factor: float = option(-1.0, "--yarn-attn-factor", kind="float", group="RoPE", help="YaRN attention factor.")
+    rope_freq_base: float = option(
+        0.0, "--rope-freq-base", kind="float", low=0, group="RoPE", help="0 = from the model."
+    )
+    rope_freq_scale: float = option(
+        0.0, "--rope-freq-scale", kind="float", low=0, group="RoPE", help="0 = from the model."
+    )
+    yarn_ext_factor: float = option(
+        -1.0, "--yarn-ext-factor", kind="float", group="RoPE", help="Negative = from the model."
+    )
+    yarn_attn_factor: float = option(
+        -1.0, "--yarn-attn-factor", kind="float", group="RoPE", help="YaRN attention factor."
+    )
     yarn_beta_fast: float = option(-1.0, "--yarn-beta-fast", kind="float", group="RoPE", help="YaRN low correction.")
     yarn_beta_slow: float = option(-1.0, "--yarn-beta-slow", kind="float", group="RoPE", help="YaRN high correction.")
     yarn_orig_ctx: int = option(0, "--yarn-orig-ctx", kind="size", low=0, group="RoPE", help="0 = from the model.")
@@ -241,7 +265,9 @@ class SamplingOptions:
     ignore_eos: bool = option(
         False, "--ignore-eos", kind="bool", group="Sampling", help="Never choose a token that ends the generation."
     )
-    grammar: str | None = option(None, "--grammar", kind="str", group="Sampling", help="GBNF grammar the output follows.")
+    grammar: str | None = option(
+        None, "--grammar", kind="str", group="Sampling", help="GBNF grammar the output follows."
+    )
 
 
 @dataclass(frozen=True)
@@ -254,7 +280,13 @@ class GenerationOptions:
         parse=lambda v: -1 if str(v) == "-1" else parse_size(v),
     )  # fmt: skip
     stop: tuple[str, ...] = option(
-        (), "-r", "--stop", kind="list", parse=_texts, group="Generation", help="Texts that end the generation; not shown."
+        (),
+        "-r",
+        "--stop",
+        kind="list",
+        parse=_texts,
+        group="Generation",
+        help="Texts that end the generation; not shown.",
     )
     echo: bool = option(False, "--echo", kind="bool", group="Generation", help="Emit the prompt first.")
     special: bool = option(False, "--special", kind="bool", group="Generation", help="Show special tokens in the text.")

@@ -111,7 +111,9 @@ class Sampler(Handle):
     def accept(self, token: int, *, generated: bool = False) -> None:
         """Tell the sampler of a token it did not choose: of the prompt, or (`generated`) of the answer."""
         with self.lock:
-            _native.check(self._binding, self._binding.lib.turbo_sampler_accept(self.pointer(), token, generated), asked=token)
+            _native.check(
+                self._binding, self._binding.lib.turbo_sampler_accept(self.pointer(), token, generated), asked=token
+            )
 
     def start(self, prompt: Sequence[int]) -> None:
         """Begin a generation: forget everything, then let the penalties see as much of the prompt as they look back."""
@@ -157,19 +159,22 @@ def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any
         keep.append(ffi.new("char[]", joined))
         params.dry_breakers, params.dry_breakers_bytes = keep[-1], len(joined)
     if options.logit_bias:
-        keep += [ffi.new("int32_t[]", [t for t, _ in options.logit_bias]), ffi.new("float[]", [v for _, v in options.logit_bias])]
+        keep += [
+            ffi.new("int32_t[]", [t for t, _ in options.logit_bias]),
+            ffi.new("float[]", [v for _, v in options.logit_bias]),
+        ]
         params.bias_tokens, params.bias_values = keep[-2], keep[-1]
         params.n_bias = len(options.logit_bias)
     return params, keep
 
 
-def check_processors(processors: object) -> tuple[LogitsProcessor, ...]:
+def check_processors(processors: Sequence[LogitsProcessor] | LogitsProcessor) -> tuple[LogitsProcessor, ...]:
     """Logits processors as a tuple; a single function is taken as one.
 
     Raises:
         OptionError: one of them cannot be called.
     """
-    items = (processors,) if callable(processors) else tuple(processors or ())  # type: ignore[call-overload]
+    items = (processors,) if callable(processors) else tuple(processors)
     for item in items:
         if not callable(item):
             raise errors.OptionError(f"a logits processor must be a function, not {item!r}", asked=item)

@@ -57,8 +57,10 @@ class Sequences:
 
         Raises:
             UnsupportedError: this cache cannot drop a part (recurrent state).
+            OptionError: there is no such sequence.
         """
         with self._ctx.lock:
+            self._check(seq)
             self._call("turbo_seq_rm", seq, p0, p1)
             known = self._tokens.get(seq)
             end = -1 if p1 < 0 or (known is not None and p1 >= len(known)) else p1
@@ -72,8 +74,10 @@ class Sequences:
 
         Raises:
             UnsupportedError: a part was asked for and `kv_unified` is off.
+            OptionError: there is no such sequence.
         """
         with self._ctx.lock:
+            self._check(src, dst)
             if src != dst:
                 self._call("turbo_seq_rm", dst, 0, -1)
             self._call("turbo_seq_cp", src, dst, p0, p1)
@@ -120,6 +124,12 @@ class Sequences:
             self._call("turbo_seq_add", seq, n_keep + n_drop, -1, -n_drop)
             self._tokens[seq] = None if known is None else known[:n_keep] + known[n_keep + n_drop :]
             return n_drop
+
+    def _check(self, *seqs: int) -> None:
+        n = self._ctx.facts.n_seq_max
+        for seq in seqs:
+            if not 0 <= seq < n:  # the library reads -1 as every sequence
+                raise errors.OptionError(f"sequence {seq}, this context has 0 to {n - 1}", asked=seq, limit=n - 1)
 
     def _call(self, name: str, *arguments: int) -> None:
         b = self._ctx._binding

@@ -25,7 +25,7 @@ _MAX_HEADER_BYTES = 64 << 20
 
 
 def fingerprint(context: Context) -> dict[str, Any]:
-    """What must be equal for saved state to mean the same: model, KV types per layer, block format and codebooks."""
+    """What must be equal for saved state to mean the same: model, KV types, block format, codebooks, key centres."""
     facts, info = context.model.facts, build_info()
     layers = [[x.layer, x.part, x.type_k, x.type_v] for x in context.kv.effective]
     return {
@@ -38,6 +38,8 @@ def fingerprint(context: Context) -> dict[str, Any]:
         "upstream_commit": info["upstream_commit"],
         "layers": hashlib.sha256(json.dumps(layers).encode()).hexdigest(),
         "kv": list(context.kv.requested),
+        "k_center": context.kv.centering.hash,
+        "centering": context.kv.centering.hash,
         "rope": [context.options.rope_scaling, context.options.rope_freq_base, context.options.rope_freq_scale],
     }
 
@@ -142,7 +144,7 @@ def load(context: Context, path: str | os.PathLike[str], seq: int = 0) -> int:
         name = differing[0]
         raise _refuse(
             file,
-            f"saved for another configuration ({', '.join(differing)} differ: {there.get(name)} there, {here[name]} here)",
+            f"saved for another configuration: {', '.join(differing)} differ ({there.get(name)} there, {here[name]} here)",
             asked=there,
             limit=here,
         )

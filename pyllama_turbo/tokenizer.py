@@ -1,4 +1,4 @@
-"""Text to tokens and back, and the two helpers of streaming: whole characters only, and stop texts never shown in part."""
+"""Text to tokens and back, and two helpers of streaming: whole characters, and stop texts never shown in part."""
 
 from __future__ import annotations
 
@@ -46,9 +46,16 @@ class Tokenizer:
         self._eog: dict[int, bool] = {}
         facts = binding.ffi.new("turbo_vocab_facts *")
         _native.check(binding, binding.lib.turbo_vocab_get_facts(model.pointer(), facts))
-        ids = {name: None if getattr(facts, name) < 0 else getattr(facts, name) for name in ("bos", "eos", "eot", "nl", "pad")}
+        ids = {
+            name: None if getattr(facts, name) < 0 else getattr(facts, name)
+            for name in ("bos", "eos", "eot", "nl", "pad")
+        }
         self.facts = VocabFacts(
-            facts.n_tokens, _KINDS.get(facts.type, "other"), **ids, add_bos=bool(facts.add_bos), add_eos=bool(facts.add_eos)
+            facts.n_tokens,
+            _KINDS.get(facts.type, "other"),
+            **ids,
+            add_bos=bool(facts.add_bos),
+            add_eos=bool(facts.add_eos),
         )
 
     def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
@@ -97,7 +104,9 @@ class Tokenizer:
         room = _PIECE_BYTES
         while True:
             buffer = ffi.new("char[]", room)
-            n = _native.check(self._b, lib.turbo_token_piece(self._model.pointer(), token, buffer, room, special), asked=token)
+            n = _native.check(
+                self._b, lib.turbo_token_piece(self._model.pointer(), token, buffer, room, special), asked=token
+            )
             if n <= room:
                 return bytes(ffi.buffer(buffer, n))
             room = n

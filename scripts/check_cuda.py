@@ -33,7 +33,18 @@ def find_nvcc() -> str | None:
 
 def compile_command(nvcc: str, source: Path, tree: Path, architectures: list[str], out: Path) -> list[str]:
     """The nvcc command for one file: all architectures, warnings on, no device code linked."""
-    command = [nvcc, "-std=c++17", "-O3", "-use_fast_math", "--extended-lambda", "-c", str(source), "-o", str(out)]
+    command = [
+        nvcc,
+        "-std=c++17",
+        "-O3",
+        "-use_fast_math",
+        "--extended-lambda",
+        "--expt-relaxed-constexpr",
+        "-c",
+        str(source),
+        "-o",
+        str(out),
+    ]
     command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
     folders = [NATIVE, tree / "ggml/include", tree / "ggml/src", tree / "ggml/src/ggml-cuda"]
     return command + [f"-I{folder}" for folder in folders]

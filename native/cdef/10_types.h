@@ -120,6 +120,7 @@ typedef struct turbo_context_params {
     int32_t yarn_orig_ctx;
     const char * type_k;
     const char * type_v;
+    const char * type_k_layers;
     bool embeddings;
     bool offload_kqv;
     bool op_offload;

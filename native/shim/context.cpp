@@ -4,13 +4,16 @@
 
 #include "llama-context.h"
 #include "llama-model.h"
+#include "turbo/llama/kv_plan.h"
 
 #include "ggml.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -93,7 +96,8 @@ int32_t fill_params(const turbo_model & model, const turbo_context_params & p, l
     if (status != TURBO_OK) {
         return status;
     }
-    if (p.flash_attn == LLAMA_FLASH_ATTN_TYPE_DISABLED && (ggml_is_quantized((ggml_type) type_v.id) || type_k.is_turbo)) {
+    const bool needs_flash = ggml_is_quantized((ggml_type) type_v.id) || type_k.is_turbo;
+    if (needs_flash && p.flash_attn == LLAMA_FLASH_ATTN_TYPE_DISABLED) {
         return turbo_fail(TURBO_E_UNSUPPORTED, "KV types %s/%s need flash attention, which was switched off",
                           p.type_k, p.type_v);
     }
@@ -123,6 +127,28 @@ int32_t fill_params(const turbo_model & model, const turbo_context_params & p, l
     out.swa_full = p.swa_full;
     out.kv_unified = p.kv_unified;
     out.no_perf = p.no_perf;
+    return TURBO_OK;
+}
+
+// The layers that get a K type of their own, from "layer=type,layer=type".
+int32_t read_plan(const turbo_model & model, const turbo_context_params & p, turbo_kv_plan & plan) {
+    std::istringstream entries(p.type_k_layers != nullptr ? p.type_k_layers : "");
+    for (std::string entry; std::getline(entries, entry, ',');) {
+        const size_t equals = entry.find('=');
+        const int layer = atoi(entry.c_str());
+        if (equals == std::string::npos || layer < 0 || layer >= (int) model.model->hparams.n_layer_all) {
+            return turbo_fail(TURBO_E_ARGUMENT, "'%s' is no layer=type of a model with %u layers", entry.c_str(),
+                              model.model->hparams.n_layer_all);
+        }
+        turbo_kv_type type_k;
+        turbo_kv_type type_v;
+        const int32_t status = turbo_kv_select(&model, entry.c_str() + equals + 1, p.type_v, &type_k, &type_v);
+        if (status != TURBO_OK) {
+            return status;
+        }
+        plan.type_k.resize(model.model->hparams.n_layer_all, GGML_TYPE_COUNT);
+        plan.type_k[(size_t) layer] = (ggml_type) type_k.id;
+    }
     return TURBO_OK;
 }
 
@@ -164,10 +190,16 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         if (model->model->hparams.vocab_only) {
             return turbo_fail(TURBO_E_UNSUPPORTED, "the model was loaded with vocab_only: it has no weights to run");
         }
+        turbo_kv_plan plan;
+        status = read_plan(*model, *params, plan);
+        if (status != TURBO_OK) {
+            return status;
+        }
         auto ctx = std::make_unique<turbo_context>();
         native.abort_callback = on_abort_poll;
         native.abort_callback_data = ctx.get();
         turbo_log_mark();
+        const turbo_kv_plan_scope scope(&plan);
         ctx->ctx = llama_init_from_model(model->model, native);
         if (!ctx->ctx) {
             const std::string reason = turbo_log_reason();

@@ -137,7 +137,8 @@ float * turbo_embedding(turbo_context * ctx, int32_t seq, int32_t index) {
             return turbo_fail(TURBO_E_UNSUPPORTED, "the context was made without embeddings");
         }
         embedding = seq >= 0 ? llama_get_embeddings_seq(ctx->ctx, seq) : llama_get_embeddings_ith(ctx->ctx, index);
-        return embedding ? TURBO_OK : turbo_fail(TURBO_E_ARGUMENT, "no embedding for sequence %d, index %d", seq, index);
+        return embedding ? TURBO_OK
+                         : turbo_fail(TURBO_E_ARGUMENT, "no embedding for sequence %d, index %d", seq, index);
     });
     return embedding;
 }

@@ -40,8 +40,8 @@ log_ring & ring() {
 thread_local std::string reason;
 
 void finish_line(log_ring & r) {
-    if (r.partial_level == GGML_LOG_LEVEL_ERROR) {
-        reason = r.partial;
+    if (r.partial_level == GGML_LOG_LEVEL_ERROR && reason.empty()) {
+        reason = r.partial;  // the first error names the cause, later ones what failed because of it
     }
     if (r.lines.size() >= RING_LINES) {
         r.lines.pop_front();

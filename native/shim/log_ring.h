@@ -5,6 +5,6 @@
 
 void turbo_log_install();
 
-// Text of the newest ERROR line since the last call of turbo_log_mark() on this thread, or empty.
+// Text of the first ERROR line since the last call of turbo_log_mark() on this thread, or empty.
 std::string turbo_log_reason();
 void turbo_log_mark();

@@ -59,8 +59,8 @@ int32_t turbo_seq_rm(turbo_context * ctx, int32_t seq, int32_t p0, int32_t p1) {
     const int32_t status = check_seq(ctx, seq, -1);
     return status != TURBO_OK ? status : turbo_guard("seq_rm", [&]() -> int32_t {
         if (!llama_memory_seq_rm(llama_get_memory(ctx->ctx), seq, p0, p1)) {
-            return turbo_fail(TURBO_E_UNSUPPORTED, "this model's memory cannot drop positions %d to %d of sequence %d", p0,
-                              p1, seq);
+            return turbo_fail(TURBO_E_UNSUPPORTED, "this memory cannot drop positions %d to %d of sequence %d", p0, p1,
+                              seq);
         }
         return TURBO_OK;
     });

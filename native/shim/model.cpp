@@ -204,7 +204,8 @@ int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * s
             weights.push_back(scales[i]);
         }
         if (llama_set_adapters_lora(ctx->ctx, adapters.data(), adapters.size(), weights.data()) != 0) {
-            return turbo_fail(TURBO_E_UNSUPPORTED, "the context refused the LoRA adapters: %s", turbo_log_reason().c_str());
+            return turbo_fail(TURBO_E_UNSUPPORTED, "the context refused the LoRA adapters: %s",
+                              turbo_log_reason().c_str());
         }
         return TURBO_OK;
     });

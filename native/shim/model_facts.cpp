@@ -48,13 +48,17 @@ int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out
     return turbo_guard("model_facts", [&] {
         const llama_model * m = model->model;
         *out = turbo_model_facts{};
+        out->n_vocab = model->n_vocab;
+        turbo_copy_name(out->arch, sizeof(out->arch), llm_arch_name(m->arch));
+        if (m->hparams.vocab_only) {
+            return (int32_t) TURBO_OK;  // sizes were not read, and asking for a layer's heads would abort
+        }
         out->n_layer = llama_model_n_layer(m);
         out->n_layer_nextn = llama_model_n_layer_nextn(m);
         out->n_embd = llama_model_n_embd(m);
         out->n_head = llama_model_n_head(m);
         out->n_head_kv = llama_model_n_head_kv(m);
         out->n_ctx_train = llama_model_n_ctx_train(m);
-        out->n_vocab = model->n_vocab;
         out->n_swa = llama_model_n_swa(m);
         out->n_expert = llama_model_n_expert(m);
         out->rope_type = llama_model_rope_type(m);
@@ -66,7 +70,6 @@ int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out
         out->is_hybrid = llama_model_is_hybrid(m);
         out->is_mla = m->hparams.is_mla();
         out->is_diffusion = llama_model_is_diffusion(m);
-        turbo_copy_name(out->arch, sizeof(out->arch), llm_arch_name(m->arch));
         llama_model_desc(m, out->description, sizeof(out->description));
         turbo_copy_name(out->ftype, sizeof(out->ftype), llama_ftype_name(llama_model_ftype(m)));
         return (int32_t) TURBO_OK;

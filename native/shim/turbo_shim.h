@@ -153,7 +153,7 @@ TURBO_API void turbo_model_free(turbo_model * model);
 TURBO_API int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out);
 TURBO_API int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_layer_facts * out);
 
-// GGUF metadata (scalars; arrays appear as text). Returns the number of bytes the value needs, or a negative status.
+// GGUF metadata: scalars as text, arrays are left out. Returns the bytes the value needs, or a negative status.
 TURBO_API int32_t turbo_model_meta_count(const turbo_model * model);
 TURBO_API int32_t turbo_model_meta_key(const turbo_model * model, int32_t index, char * buf, int32_t size);
 TURBO_API int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * buf, int32_t size);
@@ -217,6 +217,7 @@ typedef struct turbo_context_params {
     int32_t yarn_orig_ctx;    // 0 = from model
     const char * type_k;      // KV type names; see turbo_kv_select
     const char * type_v;
+    const char * type_k_layers;  // layers with another K type, "layer=type,layer=type", or NULL
     bool embeddings;          // also output embeddings
     bool offload_kqv;         // KV cache and attention on the GPU
     bool op_offload;

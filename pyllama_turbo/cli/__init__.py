@@ -24,7 +24,7 @@ def main(args: Sequence[str] | None = None) -> int:
     import click
 
     from ..errors import OptionError, TurboError
-    from .group import cli
+    from .group import OutputClosed, cli
     from .output import show_error, show_usage_error
 
     try:
@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         show_usage_error(error)
         return error.exit_code
-    except BrokenPipeError:
+    except (OutputClosed, BrokenPipeError):
         # Nobody reads any more. Python flushes stdout at exit once more: give it a place where that works.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE

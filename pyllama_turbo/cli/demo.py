@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,10 @@ from ..kv_fit import plan
 from ..memory import fit_n_ctx, free_host_bytes
 from ..models import KNOWN, fetch, fetched_path, resolve
 from .output import note, print_table, progress, size
-from .run import f16_bytes, kv_line
+from .run import f16_bytes, kv_line, load_model
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 PROMPT = "The three laws of robotics are:"
 
@@ -27,42 +30,51 @@ def command(model: str, kv_type: str, prompt: str, n_tokens: int) -> None:
     Shows the texts, requested and effective KV types, bytes, the context that fits into this machine's free memory, and
     tokens per second. Fetches the model first if it is a known one that is not here.
     """
-    from ..model import Model
-
     if model in KNOWN and fetched_path(model) is None:
         entry = KNOWN[model]
         note(f"fetching {entry.summary} ({size(entry.n_bytes)}); licence: {entry.licence}")
         with progress(f"fetching {model}", entry.n_bytes, as_bytes=True) as update:
             fetch(model, progress=lambda done, total: update(done))
-    with progress("loading") as update, Model.open(resolve(model), progress=update) as opened:
-        rows = [_measure(opened, choice, prompt, n_tokens) for choice in ("f16", kv_type)]
+    with load_model(resolve(model)) as opened:
         click.echo(f"{opened.facts.description}, {opened.path.name}\n")
-        for row in rows:
-            click.echo(f"--- {row['kv']} ---\n{prompt}{row['text']}\n")
+        _warm_up(opened)
+        rows = [_measure(opened, choice, prompt, n_tokens) for choice in ("f16", kv_type)]
         for row in rows:
             click.echo(f"{row['kv']}: {row['line']}")
         click.echo()
         _compare(opened, rows)
 
 
-def _measure(model: Any, choice: str, prompt: str, n_tokens: int) -> dict[str, Any]:
-    from ..generate import complete
+def _warm_up(model: Model) -> None:
+    """Touch the weights once, so that the first measurement does not pay for reading them from the disk."""
+    with model.context(n_ctx=256) as ctx:
+        ctx.decode(model.tokenizer.encode("warm up"))
 
-    with model.context(n_ctx=2048, kv=choice) as ctx:
-        text, last = complete(ctx, prompt, max_tokens=n_tokens, temperature=0)
+
+def _measure(model: Model, choice: str, prompt: str, n_tokens: int) -> dict[str, Any]:
+    """Generate with one choice of KV types, showing the text as it comes."""
+    from ..generate import generate
+
+    click.echo(f"--- {choice} ---\n{prompt}", nl=False)
+    with (
+        model.context(n_ctx=2048, kv=choice) as ctx,
+        generate(ctx, prompt, max_tokens=n_tokens, temperature=0) as events,
+    ):
+        for event in events:
+            click.echo(event.text, nl=False)
+        click.echo("\n")
         return {
             "kv": choice,
-            "text": text,
             "line": kv_line(ctx.kv),
             "bytes": ctx.kv.bytes,
             "f16": f16_bytes(ctx.kv),
             "n_ctx": ctx.n_ctx,
-            "prompt": last.prompt_tok_s,
-            "decode": last.decode_tok_s,
+            "prompt": event.prompt_tok_s,
+            "decode": event.decode_tok_s,
         }
 
 
-def _compare(model: Any, rows: list[dict[str, Any]]) -> None:
+def _compare(model: Model, rows: list[dict[str, Any]]) -> None:
     free = free_host_bytes()
     table = []
     for row in rows:

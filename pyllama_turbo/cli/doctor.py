@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ import click
 from .. import _native, devices, kv
 from .._cpu import default_threads
 from .._version import __version__
+from ..buildinfo import build_info
 from ..errors import TurboError
 from ..memory import free_host_bytes
 from ..models import KNOWN, cache_dir, fetched_path
@@ -24,7 +24,19 @@ from .flags import json_option
 from .output import Cell, print_facts, print_json, size
 
 PACKAGES = ("numpy", "cffi", "click", "rich")
-CPU_FLAGS = ("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8")
+CPU_FLAGS = (
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi2",
+    "avx512f",
+    "avx512bw",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+)
 
 
 @click.command("doctor")
@@ -53,7 +65,9 @@ def collect() -> dict[str, Any]:
         "cuda": _cuda(),
         "library": _library(),
         "models": {"folder": str(cache_dir()), "here": [name for name in KNOWN if fetched_path(name)]},
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(("PYLLAMA_TURBO_", "CUDA_VISIBLE"))},
+        "environment": {
+            k: v for k, v in sorted(os.environ.items()) if k.startswith(("PYLLAMA_TURBO_", "CUDA_VISIBLE"))
+        },
     }
 
 
@@ -107,14 +121,19 @@ def _library() -> dict[str, Any]:
     if report.error:
         return facts
     try:
-        b = _native.binding()
-        facts["build"] = json.loads(_native.text(b, b.lib.turbo_build_info()))
+        facts["build"] = build_info()
         facts["kv_types"] = [t.name for t in kv.types()]
         facts["devices"] = [
-            {"name": d.name, "kind": d.kind, "what": d.description, "free_bytes": d.free_bytes, "total_bytes": d.total_bytes}
+            {
+                "name": d.name,
+                "kind": d.kind,
+                "what": d.description,
+                "free_bytes": d.free_bytes,
+                "total_bytes": d.total_bytes,
+            }
             for d in devices.devices()
         ]
-    except (TurboError, ValueError) as error:
+    except TurboError as error:
         facts |= {"usable": False, "error": str(error)}
     return facts
 
@@ -148,7 +167,7 @@ def _library_lines(library: dict[str, Any]) -> list[tuple[str, Cell]]:
         return []
     lines: list[tuple[str, Cell]] = [("library", library["path"])]
     for key, value in library["build"].items():
-        if key not in ("kv_types", "backend"):
+        if key not in ("kv_types", "backend", "library"):
             lines.append((f"  {key.replace('_', ' ')}", _flat(value)))
     lines += [
         (f"device {d['name']}", f"{d['what']}, {size(d['free_bytes'])} of {size(d['total_bytes'])} free")

@@ -13,7 +13,7 @@ from ..memory import MAX_N_CTX, KVPlan, estimate, fit_n_ctx, free_host_bytes
 from ..models import resolve
 from ..options import ContextOptions, parse_size
 from ..shape import ModelShape, model_shape
-from .flags import GroupedCommand, given, json_option, model_option, option_flags
+from .flags import GroupedCommand, ParamType, given, json_option, model_option, option_flags
 from .output import note, print_json, print_table, size
 
 # What memory depends on; the other context options do not matter here.
@@ -26,7 +26,7 @@ def _not_used() -> tuple[str, ...]:
     return tuple(spec.name for spec in specs(ContextOptions) if spec.name not in USED)
 
 
-class MemorySize(click.ParamType):
+class MemorySize(ParamType):
     """Bytes as 8000000000, 8G or 7.5G; the units are 1024-based."""
 
     name = "size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,10 +14,15 @@ from ..errors import OptionError
 # Options that take one text and may be given several times; the other lists are one text with separators.
 REPEATED = ("stop", "dry_sequence_breakers")
 
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic in the type stubs of click 8.2 and later only
+else:
+    ParamType = click.ParamType
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class SpecType(click.ParamType):
+class SpecType(ParamType):
     """A value checked by its `OptionSpec`."""
 
     def __init__(self, spec: OptionSpec) -> None:
@@ -44,6 +49,12 @@ class GroupedOption(click.Option):
         self.heading = heading
 
 
+def _rank(heading: str) -> int:
+    """Place of a heading in the help: the command's own options first, what few people need last."""
+    order = ("Options", "Generation", "KV cache", "Context", "Model", "Sampling", "RoPE")
+    return order.index(heading) if heading in order else len(order)
+
+
 class GroupedCommand(click.Command):
     """A command whose help lists the options under headings."""
 
@@ -53,7 +64,7 @@ class GroupedCommand(click.Command):
             record = param.get_help_record(ctx)
             if record is not None:
                 sections.setdefault(getattr(param, "heading", "Options"), []).append(record)
-        for heading in sorted(sections, key=lambda h: h != "Options"):
+        for heading in sorted(sections, key=_rank):
             with formatter.section(heading):
                 formatter.write_dl(sections[heading])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from typing import Any
 
 import click
 
@@ -12,6 +13,7 @@ from .._version import __version__
 # name -> module of this package and the line in the overview, so that `--help` imports none of them.
 COMMANDS = {
     "run": ("run", "Generate text from a prompt."),
+    "chat": ("chat", "Talk with a model in the terminal."),
     "tokenize": ("tokenize", "Show the tokens of a text."),
     "info": ("info", "Show what a GGUF file holds and which KV types fit it."),
     "kv": ("kv", "List the KV cache types; with a model, which of them fit."),
@@ -23,14 +25,29 @@ COMMANDS = {
 
 EPILOG = """\b
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed.
-Every option is also read from PYLLAMA_TURBO_<NAME>, its NAME in the help.
+Options of models, contexts, sampling and generation are also read from
+PYLLAMA_TURBO_<NAME>, with the NAME that the help shows: PYLLAMA_TURBO_N_CTX=8k.
 Completion: eval "$(_PYLLAMA_TURBO_COMPLETE=bash_source pyllama-turbo)"
             (zsh_source and fish_source for the other shells)
 """
 
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class OutputClosed(Exception):
+    """Nobody reads stdout any more."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules of their own, imported when they are needed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, but a closed pipe reaches `main`: click would end the program with an exit code of its own."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise OutputClosed from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,7 +75,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Show the native library's log lines on stderr.")
 @click.pass_context

@@ -75,7 +75,7 @@ def _facts(files: tuple[GGUFFile, ...], shape: ModelShape) -> list[tuple[str, Ce
     for r in results:
         if r.stored is None:
             refused.setdefault(r.reason, []).append(r.kind.name)
-    facts += [("not", f"{', '.join(names)}: {reason}") for reason, names in refused.items()]
+    facts += [("refused", f"{', '.join(names)}: {reason}") for reason, names in refused.items()]
     return facts
 
 
@@ -92,7 +92,7 @@ def _short(value: Value) -> str:
     if isinstance(value, tuple):
         shown = ", ".join(map(str, value[:MAX_SHOWN]))
         return f"[{shown}{', ...' if len(value) > MAX_SHOWN else ''}] ({len(value):,})"
-    text = " ".join(str(value).split())
+    text = f"{value:.7g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text):,} characters)"
 
 

@@ -8,13 +8,14 @@ import click
 
 from .. import kv
 from ..kv_fit import KVFit, fits
-from ..memory import KVPlan, kv_bytes
+from ..memory import MAX_N_CTX, KVPlan, kv_bytes
 from ..models import resolve
 from ..shape import ModelShape, model_shape
 from .flags import json_option
 from .output import print_json, print_table, size
 
 TOKENS = 1024
+F16_BITS = 16.0
 
 
 def limits(kind: kv.KVType) -> str:
@@ -65,27 +66,31 @@ def _show_types(as_json: bool) -> None:
             ]
         )
         return
-    f16 = 16.0
     rows = [
-        (t.name, t.bits, t.block_values, t.block_bytes, f"{f16 / t.bits:.2f}x", limits(t) or "any model") for t in kinds
+        (t.name, t.bits, t.block_values, t.block_bytes, f"{F16_BITS / t.bits:.2f}x", limits(t) or "any model")
+        for t in kinds
     ]
     print_table(("TYPE", "BITS", "BLOCK", "BYTES", "F16/TYPE", "NEEDS"), rows)
-    click.echo("\nBITS per value, everything included. Models whose head dims are no multiples of 128 get turbo blocks of 64.")
+    click.echo(
+        "\nBITS per value, everything included. Models whose head dims are no multiples of 128 get turbo blocks of 64."
+    )
 
 
 def fit_row(shape: ModelShape, result: KVFit) -> dict[str, Any]:
-    """One type and one model as a row of facts; sizes in bytes per 1,024 tokens."""
-    f16 = kv.find("f16")
-    base = kv_bytes(shape, KVPlan(f16, f16, swa_full=True), TOKENS).total
+    """One type and one model as a row of facts.
+
+    `bytes_per_1k` is what 1,024 more tokens cost, `fixed_bytes` what sliding-window layers take at any length.
+    """
     stored = result.stored
-    n_bytes = kv_bytes(shape, KVPlan(stored, stored, swa_full=True), TOKENS).total if stored else None
+    size = kv_bytes(shape, KVPlan(stored, stored), MAX_N_CTX) if stored else None
     return {
         "name": result.kind.name,
         "fits": stored is not None,
         "stored": stored.name if stored else None,
         "bits": stored.bits if stored else None,
-        "bytes_per_1k": n_bytes,
-        "ratio": n_bytes / base if n_bytes is not None else None,
+        "bytes_per_1k": size.per_token * TOKENS if size else None,
+        "fixed_bytes": size.fixed if size else None,
+        "ratio": stored.bits / F16_BITS if stored else None,
         "reason": result.reason,
     }
 
@@ -95,18 +100,22 @@ def _show_fits(shape: ModelShape, results: tuple[KVFit, ...], as_json: bool) -> 
     if as_json:
         print_json({"arch": shape.arch, "name": shape.name, "head_dims": shape.head_dims, "types": rows})
         return
-    windows = {layer.window for layer in shape.layers if layer.window}
-    note = f", {sum(bool(x.window) for x in shape.layers)} with a window of {max(windows)}" if windows else ""
     dims = ", ".join(map(str, shape.head_dims))
-    click.echo(f"{shape.name} ({shape.arch}): {len(shape.layers)} KV layers{note}, head dims {dims or '-'}\n")
+    click.echo(f"{shape.name} ({shape.arch}): {len(shape.layers)} KV layers, head dims {dims or '-'}")
+    n_window = sum(layer.window > 0 for layer in shape.layers)
+    if n_window:
+        widest = max(layer.window for layer in shape.layers)
+        click.echo(f"{n_window} layers slide over {widest:,} tokens: their part is FIXED, the others grow")
+    click.echo()
     print_table(
-        ("TYPE", "STORED AS", "BITS", "PER 1K TOKENS", "OF F16", "WHY NOT"),
+        ("TYPE", "STORED AS", "BITS", "PER 1K TOKENS", "FIXED", "OF F16", "WHY NOT"),
         [
             (
                 row["name"],
                 row["stored"],
                 row["bits"],
                 size(row["bytes_per_1k"]) if row["fits"] else None,
+                size(row["fixed_bytes"]) if row["fixed_bytes"] else None,
                 f"{100 * row['ratio']:.1f} %" if row["fits"] else None,
                 row["reason"],
             )

@@ -32,7 +32,9 @@ def list_models(as_json: bool) -> None:
         keys = ("name", "file", "n_bytes", "sha256", "licence", "summary")
         print_json([{k: getattr(m, k) for k in keys} | {"path": str(path) if path else None} for m, path in entries])
         return
-    rows = [(m.name, size(m.n_bytes), m.licence.split(" (")[0], "yes" if path else "no", m.summary) for m, path in entries]
+    rows = [
+        (m.name, size(m.n_bytes), m.licence.split(" (")[0], "yes" if path else "no", m.summary) for m, path in entries
+    ]
     print_table(("NAME", "SIZE", "LICENCE", "HERE", "WHAT"), rows)
     note(f"\nfolder: {cache_dir()}")
 

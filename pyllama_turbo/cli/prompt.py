@@ -17,9 +17,7 @@ def prompt_options(function: _F) -> _F:
     function = click.option(
         "-f", "--file", metavar="FILE", type=click.Path(), help="Read the text from FILE; - is standard input."
     )(function)
-    return click.option(
-        "-p", "--prompt", metavar="TEXT", help="The text; - or nothing reads standard input."
-    )(function)
+    return click.option("-p", "--prompt", metavar="TEXT", help="The text; - or nothing reads standard input.")(function)
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:

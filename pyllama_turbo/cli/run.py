@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,27 +26,27 @@ if TYPE_CHECKING:
 @prompt_options
 @click.option("-q", "--quiet", is_flag=True, help="Print no timings.")
 @json_option
-@option_flags(GenerationOptions, ContextOptions, SamplingOptions, ModelOptions)
+@option_flags(GenerationOptions, SamplingOptions, ContextOptions, ModelOptions)
 def command(model: str, prompt: str | None, file: str | None, quiet: bool, as_json: bool, **values: Any) -> int:
     """Continue a text with a model.
 
     The text comes from -p, from a file or from standard input. What the model writes goes to stdout as it is made;
     timings and KV types follow on stderr. The text is continued as it is: no chat template is applied.
     """
-    from ..model import Model
-
     text = read_prompt(prompt, file)
-    path = resolve(model)
     with (
-        _loading(path.name, given(values, ModelOptions), Model, path) as opened,
+        load_model(resolve(model), **given(values, ModelOptions)) as opened,
         opened.context(**given(values, ContextOptions)) as ctx,
     ):
         return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), quiet, as_json)
 
 
-def _loading(name: str, options: dict[str, Any], model_class: type[Model], path: Any) -> Model:
-    with progress(f"loading {name}") as update:
-        return model_class.open(path, progress=update, **options)
+def load_model(path: Path, **options: Any) -> Model:
+    """Load a model with a progress bar."""
+    from ..model import Model
+
+    with progress(f"loading {path.name}") as update:
+        return Model.open(path, progress=update, **options)
 
 
 def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_json: bool) -> int:
@@ -107,7 +108,16 @@ def _timings(last: Event, report: KVReport, interrupted: bool) -> None:
 def _result(text: str, last: Event | None, report: KVReport, interrupted: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"text": text, "interrupted": interrupted}
     if last is not None:
-        keys = ("n_prompt", "n_reused", "n_generated", "prompt_tok_s", "decode_tok_s", "finish_reason", "stop_text", "seed")
+        keys = (
+            "n_prompt",
+            "n_reused",
+            "n_generated",
+            "prompt_tok_s",
+            "decode_tok_s",
+            "finish_reason",
+            "stop_text",
+            "seed",
+        )
         result |= {key: getattr(last, key) for key in keys}
     result["kv"] = {
         "requested": report.requested,

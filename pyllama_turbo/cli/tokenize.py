@@ -31,16 +31,21 @@ def command(
         tokens = opened.tokenizer.encode(text, add_special=not no_bos, parse_special=special)
         pieces = [opened.tokenizer.piece(token, special=True) for token in tokens]
     if as_json:
-        print_json([{"id": t, "piece": _text(p)} for t, p in zip(tokens, pieces, strict=True)])
+        print_json(
+            [
+                {"id": t, "piece": p.decode("utf-8", "replace"), "hex": p.hex()}
+                for t, p in zip(tokens, pieces, strict=True)
+            ]
+        )
     elif ids:
         click.echo(" ".join(map(str, tokens)))
     else:
         for token, piece in zip(tokens, pieces, strict=True):
-            click.echo(f"{token:7d}  {_text(piece)!r}")
+            click.echo(f"{token:7d}  {_shown(piece)}")
 
 
-def _text(piece: bytes) -> str:
+def _shown(piece: bytes) -> str:
     try:
-        return piece.decode("utf-8")
+        return repr(piece.decode("utf-8"))
     except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in piece)
+        return repr(piece)

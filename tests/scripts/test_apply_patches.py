@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apply_patches
 import pytest
+
+import apply_patches
 from apply_patches import PatchError, apply_hunks, parse_patch, prepare, read_series, tree_digest
 from fetch_upstream import NATIVE
 

@@ -9,8 +9,9 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import fetch_upstream
 import pytest
+
+import fetch_upstream
 from fetch_upstream import FetchError, download, load_pin, provide
 
 ROOT = "pkg-1.0"

@@ -11,7 +11,8 @@ import gguf as reference
 import numpy as np
 import pytest
 
-from pyllama_turbo.gguf import GGUFArray, GGUFError, read_gguf, read_model
+from pyllama_turbo.errors import GGUFError
+from pyllama_turbo.gguf import GGUFArray, read_gguf, read_model
 
 KEY_U32, KEY_STR, KEY_ARRAY = 4, 8, 9
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyllama_turbo.gguf import GGUFError
+from pyllama_turbo.errors import GGUFError
 from pyllama_turbo.memory import (
     MAX_N_CTX,
     KVPlan,
@@ -170,7 +170,7 @@ def test_fit_is_the_largest_that_fits(tiny: Callable[..., ModelShape]) -> None:
     n_ctx = fit_n_ctx(shape, plan, budget)
     assert n_ctx == 10_240
     assert estimate(shape, plan, n_ctx).total <= budget < estimate(shape, plan, n_ctx + 1).total
-    assert fit_n_ctx(shape, KVPlan(TURBO3, TURBO3), budget) > 4 * n_ctx
+    assert fit_n_ctx(shape, KVPlan(TURBO3, TURBO3), budget) > 1.5 * n_ctx
     assert fit_n_ctx(shape, plan, shape.weights_bytes) == 0
     assert fit_n_ctx(replace(shape, layers=()), plan, 1 << 40) == MAX_N_CTX
 

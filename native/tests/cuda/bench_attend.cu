@@ -23,7 +23,7 @@ static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pat
     }
 }
 
-static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, int rows, int warps, int heads_per_block, int splits, double read_rate) {
+static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, int rows, int slices, int heads_per_block, int splits, double read_rate) {
     std::mt19937 rng(1);
     const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv, layer = token * n_kv;
     std::vector<uint8_t> pattern;
@@ -45,13 +45,11 @@ static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, in
     a.k.stride_head = a.v.stride_head = head, a.k.stride_token = a.v.stride_token = token;
     a.mask = (const char *) mask.data, a.mask_stride_row = n_kv * 2;
     a.out = out.data;
-    a.head_dim = shape.head_dim, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv;
+    a.head_dim = shape.head_dim, a.block = 128, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv;
     a.scale = 1.0f / std::sqrt((float) shape.head_dim);
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
-    attend_plan plan = attend_make_plan(a, device.multiProcessorCount);
-    if (warps) plan.warps = warps;
-    if (heads_per_block) plan.heads_per_block = heads_per_block;
+    attend_plan plan = attend_make_plan(a, device.multiProcessorCount, heads_per_block, slices);
     if (splits) plan.splits = splits;
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
@@ -62,10 +60,10 @@ static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, in
         }
     }, 15);
     const double us = t.median_us / shape.layers, floor_us = 2.0 * layer / read_rate * 1e6;
-    printf("%-14s %-7s n_kv %6d rows %2d warps %2d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
-           n_kv, rows, plan.warps, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
-    fprintf(json, "{\"shape\":\"%s\",\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"warps\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"floor_us\":%.3f},\n",
-            shape.name, format_name(format), n_kv, rows, plan.warps, plan.heads_per_block, plan.splits, us, floor_us);
+    printf("%-14s %-7s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
+           n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+    fprintf(json, "{\"shape\":\"%s\",\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"floor_us\":%.3f},\n",
+            shape.name, format_name(format), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, floor_us);
 }
 
 static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink) {
@@ -98,27 +96,22 @@ int main(int argc, char **argv) {
     const double rate = measure_read_rate();
     printf("plain reads: %.3f TB/s\n", rate * 1e-12);
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
-    for (int n_kv : {131072, 32768, 4096, 512}) {
-        for (int warps : {16, 12, 8}) {
-            bench(json, qwen, KV_TURBO3, n_kv, 1, warps, 0, 0, rate);
+    if (argc > 2) { // one configuration, for a profiler
+        bench(json, qwen, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0, argc > 4 ? atoi(argv[4]) : 0, 0, rate);
+        return 0;
+    }
+    for (int n_kv : {131072, 32768, 8192, 4096, 1024, 256}) {
+        for (int slices : {1, 4}) {
+            bench(json, qwen, KV_TURBO3, n_kv, 1, slices, 0, 0, rate);
         }
     }
-    for (int n_kv : {4096, 512}) {
-        for (int hpb : {1, 2, 4}) {
-            for (int splits : {1, 2, 4, 8, 16, 32}) {
-                if (splits * 64 <= n_kv) {
-                    bench(json, qwen, KV_TURBO3, n_kv, 1, 16, hpb, splits, rate);
-                }
-            }
-        }
-    }
-    for (int f : {KV_TURBO2, KV_TURBO4}) {
-        for (int n_kv : {131072, 32768}) {
-            bench(json, qwen, f, n_kv, 1, 16, 0, 0, rate);
+    for (int f = KV_TURBO2; f <= KV_TURBO4_TCQ; f++) {
+        for (int n_kv : {131072, 32768, 256}) {
+            bench(json, qwen, f, n_kv, 1, 0, 0, 0, rate);
         }
     }
     for (int rows : {2, 4, 8}) {
-        bench(json, qwen, KV_TURBO3, 131072, rows, 16, 0, 0, rate);
+        bench(json, qwen, KV_TURBO3, 131072, rows, 0, 0, 0, rate);
     }
     fprintf(json, "{}]\n");
     fclose(json);

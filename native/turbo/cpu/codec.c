@@ -21,14 +21,19 @@ static float stored_scale(const turbo_book *book, const uint8_t *block) {
 }
 
 void turbo_decode(const turbo_type_desc *desc, const void *x, float *y, int64_t n) {
+    enum { BATCH = 8 }; // blocks unpacked at a time, so that no load waits for the narrower stores before it
     const turbo_kernels *kernels = turbo_active_kernels();
     const turbo_book *book = turbo_book_of(desc);
     const uint8_t *block = (const uint8_t *) x;
     const float unit = book->unit_n[desc->block == 64];
-    int8_t codes[TURBO_MAX_BLOCK];
-    for (int64_t i = 0; i < n; i += desc->block, block += desc->bytes) {
-        kernels->unpack(book, block, 0, 1, desc->block, codes);
-        kernels->unrotate_codes(codes, y + i, desc->block, stored_scale(book, block) * unit);
+    const int64_t blocks = n / desc->block;
+    int8_t codes[BATCH * TURBO_MAX_BLOCK];
+    for (int64_t begin = 0; begin < blocks; begin += BATCH) {
+        const int count = (int) (blocks - begin < BATCH ? blocks - begin : BATCH);
+        kernels->unpack(book, block, (size_t) desc->bytes, count, desc->block, codes);
+        for (int b = 0; b < count; b++, block += desc->bytes, y += desc->block) {
+            kernels->unrotate_codes(codes + b * desc->block, y, desc->block, stored_scale(book, block) * unit);
+        }
     }
 }
 

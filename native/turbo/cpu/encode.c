@@ -22,26 +22,33 @@ static void put_word(uint8_t *out, uint32_t word) {
     }
 }
 
+// Eight codes below 16 to the nibbles of a word.
+static uint32_t nibbles(const uint16_t *codes) {
+    uint64_t pair[2];
+    memcpy(pair, codes, sizeof pair);
+    for (int i = 0; i < 2; i++) {
+        pair[i] |= pair[i] >> 12;
+        pair[i] = (pair[i] & 0xff) | (pair[i] >> 24 & 0xff00);
+    }
+    return (uint32_t) (pair[0] | pair[1] << 16);
+}
+
 // Scalar codes: groups of 32 codes in k words, interleaved by nibbles (docs/formats.md).
 static void pack_scalar(const turbo_choice *choice, uint8_t *block, int n, int k, uint32_t scale) {
     block[0] = (uint8_t) scale;
     block[1] = (uint8_t) (scale >> 8);
+    block += TURBO_HEADER_BITS / 8;
     for (int g = 0; g < n / 32; g++) {
         const uint16_t *c = choice->windows + 32 * g;
-        uint32_t words[4] = {0, 0, 0, 0};
-        for (int p = 0; p < k; p++) {
-            for (int m = 0; m < 8; m++) {
-                uint32_t nibble = c[8 * p + m];
-                if (k == 2) {
-                    nibble |= (uint32_t) c[16 + 8 * p + m] << 2;
-                } else if (k == 3) {
-                    nibble |= (c[24 + m] >> p & 1u) << 3;
-                }
-                words[p] |= nibble << 4 * m;
+        const uint32_t last = nibbles(c + 24);
+        for (int p = 0; p < k; p++, block += 4) {
+            uint32_t word = nibbles(c + 8 * p);
+            if (k == 2) {
+                word |= nibbles(c + 16 + 8 * p) << 2;
+            } else if (k == 3) {
+                word |= (last >> p & 0x11111111u) << 3;
             }
-        }
-        for (int p = 0; p < k; p++) {
-            put_word(block + 2 + 4 * (k * g + p), words[p]);
+            put_word(block, word);
         }
     }
 }
@@ -94,7 +101,7 @@ typedef struct candidate {
 static candidate fit(const turbo_book *book, const turbo_choice *choice, float scale) {
     candidate result = {0, 0.0f};
     if (choice->num > 0) {
-        const float num = scale * (float) choice->num * (1.0f / TURBO_SUBSTEPS);
+        const float num = scale * (float) choice->num / (float) book->substeps;
         const float den = (float) choice->den;
         result.field = turbo_scale_encode(num / den, book->mantissa);
         const float stored = turbo_scale_decode(result.field, book->mantissa);
@@ -107,7 +114,7 @@ static candidate fit(const turbo_book *book, const turbo_choice *choice, float s
 static uint32_t search_scalar(const turbo_kernels *kernels, const turbo_book *book, const float *y, int n, float rms,
                               turbo_choice *choice) {
     int16_t q[TURBO_MAX_BLOCK];
-    kernels->quantise(y, q, n, TURBO_SUBSTEPS / (rms * book->unit_n[n == 64] * (float) n));
+    kernels->quantise(y, q, n, (float) book->substeps / (rms * book->unit_n[n == 64] * (float) n));
     kernels->choose_scalar(book, q, n, choice);
     return fit(book, choice, rms).field;
 }
@@ -125,7 +132,7 @@ static uint32_t search_trellis(const turbo_kernels *kernels, const turbo_book *b
         const float scale = turbo_scale_decode((uint32_t) field, book->mantissa);
         int16_t q[TURBO_MAX_BLOCK];
         turbo_choice tried;
-        kernels->quantise(y, q, n, TURBO_SUBSTEPS / (scale * book->unit_n[n == 64] * (float) n));
+        kernels->quantise(y, q, n, (float) book->substeps / (scale * book->unit_n[n == 64] * (float) n));
         kernels->choose_trellis(book, q, n, &tried);
         const candidate found = fit(book, &tried, scale);
         if (found.explained > best.explained) {

@@ -2,9 +2,10 @@
 // fattn_avx512.cpp each include this file and supply V. Everything here has internal linkage, so that no function built
 // for one instruction set can be picked up by code built for another.
 //
-// V: width; type reg; zero, set1, load, store, load_i8, load_f16 (width values each); add, sub, mul, fma(a, b, c) =
-// a * b + c; max(a, b), b if either is a NaN; select_gt(a, b, x, y) = a > b ? x : y; round (ties to even);
-// scale2(p, n) = p * 2^n for integer n in [-126, 0]; sum, top (over lanes); transpose(reg[width]).
+// V: width; type reg; zero, set1, load, store, load_i8, load_f16 (width values each); load_nibbles(from, shift) = (byte >>
+// shift) & 15; add, sub, mul, fma(a, b, c) =
+// a * b + c; fms = a * b - c; max(a, b), b if either is a NaN; select_gt(a, b, x, y) = a > b ? x : y; round (ties to even);
+// scale2(p, n) = p * 2^n for integer n in [-126, 0]; top (over lanes); any_gt(a, b), any_nan(a): in any lane; transpose(reg[width]).
 // panel, score_vectors, value_vectors: the shape of the register tiles.
 
 #ifndef TURBO_CPU_FATTN_GENERIC_H
@@ -42,32 +43,29 @@ template <class V> void load_half_row(const char *row, int width, float *out) {
     }
 }
 
-template <class V> void scale_codes(const int8_t *codes, uint16_t scale, float *out) {
-    const auto factor = V::set1(half_to_float(scale));
-    for (int i = 0; i < 32; i += V::width) {
-        V::store(out + i, V::mul(factor, V::load_i8(codes + i)));
-    }
-}
-
 template <class V> void load_q8_0_row(const char *row, int width, float *out) {
     for (int i = 0; i < width; i += 32, row += 34) {
         uint16_t scale;
         memcpy(&scale, row, sizeof scale);
-        scale_codes<V>((const int8_t *) (const void *) (row + 2), scale, out + i);
+        const auto factor = V::set1(half_to_float(scale));
+        const int8_t *codes = (const int8_t *) (const void *) (row + 2);
+        for (int j = 0; j < 32; j += V::width) {
+            V::store(out + i + j, V::mul(factor, V::load_i8(codes + j)));
+        }
     }
 }
 
 template <class V> void load_q4_0_row(const char *row, int width, float *out) {
+    const auto eight = V::set1(8.0f);
     for (int i = 0; i < width; i += 32, row += 18) {
         uint16_t scale;
         memcpy(&scale, row, sizeof scale);
-        int8_t codes[32];
-        for (int j = 0; j < 16; j++) {
-            const uint8_t pair = (uint8_t) row[2 + j];
-            codes[j] = (int8_t) ((pair & 15) - 8);
-            codes[j + 16] = (int8_t) ((pair >> 4) - 8);
+        const auto factor = V::set1(half_to_float(scale));
+        for (int j = 0; j < 16; j += V::width) { // byte j: value j low, value j + 16 high
+            const uint8_t *pairs = (const uint8_t *) row + 2 + j;
+            V::store(out + i + j, V::mul(factor, V::sub(V::load_nibbles(pairs, 0), eight)));
+            V::store(out + i + j + 16, V::mul(factor, V::sub(V::load_nibbles(pairs, 4), eight)));
         }
-        scale_codes<V>(codes, scale, out + i);
     }
 }
 
@@ -117,21 +115,24 @@ template <class V> void store_query(const float *query, int width, void *stored,
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
+// Loops over a register tile: unrolled before the compiler decides what lives in registers.
+#define TURBO_FATTN_UNROLL _Pragma("GCC unroll 8")
+
 template <class V, int rows, int vectors>
 inline void score_block(const float *const *queries, const float *tile, int width, typename V::reg (&sums)[rows][vectors]) {
-    for (int r = 0; r < rows; r++) {
-        for (int c = 0; c < vectors; c++) {
+    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
             sums[r][c] = V::zero();
         }
     }
     for (int i = 0; i < width; i++, tile += tile_keys) {
         typename V::reg keys[vectors];
-        for (int c = 0; c < vectors; c++) {
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
             keys[c] = V::load(tile + c * V::width);
         }
-        for (int r = 0; r < rows; r++) {
+        TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
             const auto query = V::set1(queries[r][i]);
-            for (int c = 0; c < vectors; c++) {
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
                 sums[r][c] = V::fma(query, keys[c], sums[r][c]);
             }
         }
@@ -143,14 +144,14 @@ void score_rows(const char *queries, size_t query_stride, const float *tile, int
                 float *scores) {
     constexpr int vectors = V::score_vectors;
     const float *query[rows];
-    for (int r = 0; r < rows; r++) {
+    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
         query[r] = (const float *) (const void *) (queries + r * query_stride);
     }
     for (int key = 0; key < tile_keys; key += vectors * V::width) {
         typename V::reg sums[rows][vectors];
         score_block<V, rows, vectors>(query, tile + key, width, sums);
-        for (int r = 0; r < rows; r++) {
-            for (int c = 0; c < vectors; c++) {
+        TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
                 const int at = key + c * V::width;
                 float *out = scores + r * tile_keys + at;
                 const auto base = first ? V::zero() : V::load(out);
@@ -163,26 +164,26 @@ void score_rows(const char *queries, size_t query_stride, const float *tile, int
 template <class V, int rows, int vectors>
 inline void accumulate_block(const float *weights, const float *carry, const float *tile, int width, float *out, size_t out_stride) {
     typename V::reg sums[rows][vectors];
-    for (int r = 0; r < rows; r++) {
+    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
         const auto factor = V::set1(carry[r]);
-        for (int c = 0; c < vectors; c++) {
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
             sums[r][c] = V::mul(factor, V::load(out + r * out_stride + c * V::width));
         }
     }
     for (int key = 0; key < tile_keys; key++, tile += width) {
         typename V::reg values[vectors];
-        for (int c = 0; c < vectors; c++) {
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
             values[c] = V::load(tile + c * V::width);
         }
-        for (int r = 0; r < rows; r++) {
+        TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
             const auto weight = V::set1(weights[r * tile_keys + key]);
-            for (int c = 0; c < vectors; c++) {
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
                 sums[r][c] = V::fma(weight, values[c], sums[r][c]);
             }
         }
     }
-    for (int r = 0; r < rows; r++) {
-        for (int c = 0; c < vectors; c++) {
+    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
             V::store(out + r * out_stride + c * V::width, sums[r][c]);
         }
     }
@@ -237,21 +238,18 @@ template <class V> void weigh_panel(const float *probabilities, const float *val
 
 // ---- softmax --------------------------------------------------------------------------------------------------------
 
-// e^x for x <= 0, 0 below -87 (where float32 runs out of normal numbers); a NaN stays one. Relative error 2e-7.
+// e^x for x <= 0, 0 below -87 (where float32 runs out of normal numbers); a NaN stays one. Relative error 1e-7 + 1.4e-8 |x|.
 template <class V> inline typename V::reg exp_negative(typename V::reg x) {
-    const auto least = V::set1(-87.0f);
-    const auto in_range = V::max(least, x);
-    const auto n = V::round(V::mul(in_range, V::set1(0x1.715476p+0f)));
-    // The rest f of x * log2(e), with log2(e) in two parts; then 2^f on [-1/2, 1/2] by a minimax polynomial.
-    auto f = V::fma(in_range, V::set1(0x1.715476p+0f), V::sub(V::zero(), n));
-    f = V::fma(in_range, V::set1(0x1.4ae0cp-26f), f);
+    const auto log2e = V::set1(0x1.715476p+0f);
+    const auto n = V::round(V::mul(x, log2e));
+    const auto f = V::fms(x, log2e, n); // in [-1/2, 1/2]; 2^f by a minimax polynomial
     auto p = V::set1(0x1.5bba14p-10f);
     p = V::fma(p, f, V::set1(0x1.3cea88p-7f));
     p = V::fma(p, f, V::set1(0x1.c6b752p-5f));
     p = V::fma(p, f, V::set1(0x1.ebf9bcp-3f));
     p = V::fma(p, f, V::set1(0x1.62e42ap-1f));
     p = V::fma(p, f, V::set1(1.0f));
-    return V::select_gt(least, x, V::zero(), V::scale2(p, n));
+    return V::select_gt(V::set1(-87.0f), x, V::zero(), V::scale2(p, n));
 }
 
 template <class V> inline typename V::reg soft_cap(typename V::reg x, float cap) {
@@ -264,42 +262,57 @@ template <class V> inline typename V::reg soft_cap(typename V::reg x, float cap)
     return V::select_gt(zero, x, V::sub(zero, t), t);
 }
 
-template <class V>
-void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top, float *sum,
-                   float *carry) {
+// Soft-cap and mask of one row's scores, in place; returns their largest, lane by lane.
+template <class V> inline typename V::reg shape_scores(float *scores, const uint16_t *mask, float slope, float cap) {
     const auto hidden = V::set1(-__builtin_inff());
-    for (int r = 0; r < rows; r++, scores += tile_keys) {
-        auto largest = hidden;
-        for (int key = 0; key < tile_keys; key += V::width) {
-            auto s = V::load(scores + key);
-            if (cap != 0.0f) {
-                s = soft_cap<V>(s, cap);
-            }
-            if (mask) {
-                const auto bias = V::load_f16(mask[r] + key);
-                s = V::select_gt(bias, hidden, V::fma(bias, V::set1(slope[r]), s), hidden);
-            }
-            V::store(scores + key, s);
-            largest = V::max(largest, s);
+    auto largest = hidden;
+    for (int key = 0; key < tile_keys; key += V::width) {
+        auto s = V::load(scores + key);
+        if (cap != 0.0f) {
+            s = soft_cap<V>(s, cap);
         }
-        const float before = top[r];
-        const float tile_top = V::top(largest);
-        const float now = before >= tile_top ? before : tile_top; // a NaN goes on
-        if (now == -__builtin_inff()) { // nothing seen yet and nothing here
+        if (mask) {
+            const auto bias = V::load_f16(mask + key);
+            s = V::select_gt(bias, hidden, V::fma(bias, V::set1(slope), s), hidden);
+        }
+        if (cap != 0.0f || mask) {
+            V::store(scores + key, s);
+        }
+        largest = V::max(largest, s);
+    }
+    return largest;
+}
+
+template <class V> bool has_nan(const float *scores) {
+    bool found = false;
+    for (int key = 0; key < tile_keys; key += V::width) {
+        found |= V::any_nan(V::load(scores + key));
+    }
+    return found;
+}
+
+template <class V>
+void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top, float *sums,
+                   float *carry) {
+    for (int r = 0; r < rows; r++, scores += tile_keys, sums += sum_lanes) {
+        const auto largest = shape_scores<V>(scores, mask ? mask[r] : NULL, slope[r], cap);
+        carry[r] = 1.0f;
+        if (V::any_gt(largest, V::set1(top[r]))) { // rare after the first tiles
+            const float now = V::top(largest);
+            carry[r] = __builtin_expf(top[r] - now);
+            top[r] = now;
+        } else if (top[r] == -__builtin_inff() && !has_nan<V>(scores)) { // nothing seen yet and nothing here
             memset(scores, 0, tile_keys * sizeof(float));
-            carry[r] = 1.0f;
             continue;
         }
-        const auto shift = V::set1(now);
-        auto total = V::zero();
+        const auto shift = V::set1(top[r]);
+        auto total = V::mul(V::load(sums), V::set1(carry[r]));
         for (int key = 0; key < tile_keys; key += V::width) {
             const auto p = exp_negative<V>(V::sub(V::load(scores + key), shift));
             V::store(scores + key, p);
             total = V::add(total, p);
         }
-        carry[r] = now == before ? 1.0f : __builtin_expf(before - now);
-        top[r] = now;
-        sum[r] = sum[r] * carry[r] + V::sum(total);
+        V::store(sums, total);
     }
 }
 

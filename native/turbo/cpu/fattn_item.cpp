@@ -12,6 +12,9 @@ namespace {
 
 constexpr uint16_t half_minus_infinity = 0xfc00;
 
+// How much of a tile a panel sees: nothing; some keys, or all with a bias; all, without any mask to apply.
+enum sight : uint8_t { sees_none, sees_some, sees_all };
+
 // Everything that stays the same while an item is computed.
 struct context {
     const op &o;
@@ -33,16 +36,8 @@ const char *head_data(const side &s, const unit &u) {
     return s.data + (u.head / s.heads_each) * s.head_stride + (u.stream / s.streams_each) * s.stream_stride;
 }
 
-// The mask values of a row from `key` on.
-const uint16_t *mask_at(const context &c, int64_t row, int64_t key) {
-    const ggml_tensor *mask = c.o.mask;
-    const int64_t query = c.u.query + row / c.o.group, head = c.u.head + row % c.o.group;
-    const char *base = (const char *) mask->data + query * mask->nb[1] + (head % mask->ne[2]) * mask->nb[2] +
-                       (c.u.stream % mask->ne[3]) * mask->nb[3];
-    return (const uint16_t *) (const void *) base + key;
-}
-
-void prepare_queries(const context &c) {
+// Queries as the K engine stores them, and where each row's mask lies.
+void prepare_rows(const context &c) {
     const op &o = c.o;
     const side &k = o.k;
     float *row_values = c.s.rows;
@@ -58,6 +53,12 @@ void prepare_queries(const context &c) {
         for (int i = 0; i < k.width; i++) {
             row_values[i] = rotated[i] * o.scale;
         }
+        c.s.slopes[row] = head_slope(o, head);
+        if (o.mask) {
+            const char *mask = (const char *) o.mask->data + query * o.mask->nb[1] + (head % o.mask->ne[2]) * o.mask->nb[2] +
+                               (c.u.stream % o.mask->ne[3]) * o.mask->nb[3];
+            c.s.masks[row] = (const uint16_t *) (const void *) mask;
+        }
         char *stored = c.s.queries + row * k.width * c.k_engine.element;
         for (int b = 0; b < k.blocks; b++) {
             c.k_engine.store_query(row_values + b * k.block, k.block, stored + b * k.block * c.k_engine.element,
@@ -66,32 +67,41 @@ void prepare_queries(const context &c) {
     }
 }
 
-// Mark the panels with a row that sees a key of the tile; false if none does.
-bool find_live(const context &c, int64_t key, int count) {
+// What one row sees of a tile.
+sight look(const uint16_t *mask, int count) {
+    unsigned hidden = 0, open = 0; // bits that differ from "all hidden" and from "all zero"
+    for (int i = 0; i < count; i++) {
+        hidden |= mask[i] ^ half_minus_infinity;
+        open |= mask[i];
+    }
+    return hidden == 0 ? sees_none : open == 0 && count == tile_keys ? sees_all : sees_some;
+}
+
+// Note for each panel what its rows see of the tile; false if none sees any of it.
+bool look_at_tile(const context &c, int64_t key, int count) {
     if (!c.o.mask) {
-        memset(c.s.live, 1, (size_t) c.panels);
+        memset(c.s.sight, count == tile_keys ? sees_all : sees_some, (size_t) c.panels);
         return true;
     }
     bool any = false;
-    const uint16_t *last = NULL;
-    bool last_sees = false;
+    const uint16_t *last = NULL; // heads mostly share a mask
+    sight row_sees = sees_none;
     for (int64_t panel = 0; panel < c.panels; panel++) {
-        bool sees = false;
-        const int64_t end = (panel + 1) * c.panel_rows < c.u.rows ? (panel + 1) * c.panel_rows : c.u.rows;
-        for (int64_t row = panel * c.panel_rows; row < end && !sees; row++) {
-            const uint16_t *mask = mask_at(c, row, key);
-            if (mask != last) { // heads mostly share a mask
-                unsigned differs = 0;
-                for (int i = 0; i < count; i++) {
-                    differs |= mask[i] ^ half_minus_infinity;
-                }
-                last = mask;
-                last_sees = differs != 0;
+        const int64_t first = panel * c.panel_rows;
+        const int64_t end = first + c.panel_rows < c.u.rows ? first + c.panel_rows : c.u.rows;
+        bool some = false, all = true;
+        for (int64_t row = first; row < end; row++) {
+            if (c.s.masks[row] != last) {
+                last = c.s.masks[row];
+                __builtin_prefetch(last + key + 2 * tile_keys);
+                __builtin_prefetch(last + key + 2 * tile_keys + tile_keys / 2);
+                row_sees = look(last + key, count);
             }
-            sees = last_sees;
+            some |= row_sees != sees_none;
+            all &= row_sees == sees_all;
         }
-        c.s.live[panel] = sees;
-        any |= sees;
+        c.s.sight[panel] = all ? sees_all : some ? sees_some : sees_none;
+        any |= some;
     }
     return any;
 }
@@ -140,29 +150,25 @@ void load_values(const context &c, int64_t key, int count) {
     }
 }
 
-// The masks of a panel for the softmax, or NULL where nothing is hidden. A part tile gets copies that hide its end.
-const uint16_t *const *panel_masks(const context &c, int64_t row, int rows, int64_t key, int count,
-                                   uint16_t (*copies)[tile_keys], const uint16_t **masks) {
-    if (!c.o.mask && count == tile_keys) {
-        return NULL;
-    }
+// The masks of a panel's rows from `key` on. A part tile gets copies that hide its end.
+void panel_masks(const context &c, int64_t row, int rows, int64_t key, int count, uint16_t (*copies)[tile_keys],
+                 const uint16_t **masks) {
     for (int r = 0; r < rows; r++) {
         if (count == tile_keys) {
-            masks[r] = mask_at(c, row + r, key);
+            masks[r] = c.s.masks[row + r] + key;
             continue;
         }
         for (int i = 0; i < tile_keys; i++) {
             copies[r][i] = i < count ? 0 : half_minus_infinity;
         }
         if (c.o.mask) {
-            memcpy(copies[r], mask_at(c, row + r, key), (size_t) count * sizeof(uint16_t));
+            memcpy(copies[r], c.s.masks[row + r] + key, (size_t) count * sizeof(uint16_t));
         }
         masks[r] = copies[r];
     }
-    return masks;
 }
 
-void attend_panel(const context &c, int64_t row, int rows, const float *slopes, int64_t key, int count) {
+void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t key, int count) {
     const side &k = c.o.k, &v = c.o.v;
     alignas(64) float scores[max_panel * tile_keys];
     alignas(64) float weights[max_panel * tile_keys];
@@ -177,8 +183,11 @@ void attend_panel(const context &c, int64_t row, int rows, const float *slopes, 
                           c.s.k_tile + (size_t) b * tile_keys * k.block * element, k.block, c.s.k_scales + b * tile_keys, b == 0,
                           scores);
     }
-    const uint16_t *const *mask = panel_masks(c, row, rows, key, count, copies, masks);
-    c.kern.softmax(scores, rows, mask, slopes, c.o.cap, c.result.top + row, c.result.sum + row, carry);
+    if (sees == sees_some) {
+        panel_masks(c, row, rows, key, count, copies, masks);
+    }
+    c.kern.softmax(scores, rows, sees == sees_some ? masks : NULL, c.s.slopes + row, c.o.cap, c.result.top + row,
+                   c.s.sums + row * sum_lanes, carry);
     for (int b = 0; b < v.blocks; b++) {
         c.v_engine.weigh(scores, c.s.v_scales + b * tile_keys, rows, weights, units);
         c.v_engine.accumulate(weights, units, carry, rows, c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element, v.block,
@@ -209,30 +218,32 @@ void attend(const op &o, const kernels &kern, const unit &u, int64_t first_tile,
     const context c = {o, kern, u, s, result, engine_of(kern, o.k), engine_of(kern, o.v), head_data(o.k, u), head_data(o.v, u),
                        panel_rows, panel_rows > 0 ? (u.rows + panel_rows - 1) / panel_rows : 0};
     memset(result.out, 0, (size_t) u.rows * (size_t) o.v.width * sizeof(float));
+    memset(s.sums, 0, (size_t) (u.rows * sum_lanes) * sizeof(float));
     for (int64_t row = 0; row < u.rows; row++) {
         result.top[row] = -INFINITY;
-        result.sum[row] = 0.0f;
     }
-    prepare_queries(c);
+    prepare_rows(c);
     for (int64_t tile = first_tile; tile < end_tile; tile++) {
         const int64_t key = tile * tile_keys;
         const int count = (int) (o.keys - key < tile_keys ? o.keys - key : tile_keys);
-        if (!find_live(c, key, count)) {
+        if (!look_at_tile(c, key, count)) {
             continue;
         }
         load_keys(c, key, count);
         load_values(c, key, count);
         for (int64_t panel = 0; panel < c.panels; panel++) {
-            if (!s.live[panel]) {
-                continue;
-            }
             const int64_t row = panel * panel_rows;
-            const int rows = (int) (u.rows - row < panel_rows ? u.rows - row : panel_rows);
-            float slopes[max_panel];
-            for (int r = 0; r < rows; r++) {
-                slopes[r] = head_slope(o, u.head + (row + r) % o.group);
+            const sight sees = (sight) s.sight[panel];
+            if (sees != sees_none) {
+                attend_panel(c, row, (int) (u.rows - row < panel_rows ? u.rows - row : panel_rows), sees, key, count);
             }
-            attend_panel(c, row, rows, slopes, key, count);
+        }
+    }
+    for (int64_t row = 0; row < u.rows; row++) {
+        const float *lanes = s.sums + row * sum_lanes;
+        result.sum[row] = 0.0f;
+        for (int i = 0; i < sum_lanes; i++) {
+            result.sum[row] += lanes[i];
         }
     }
 }

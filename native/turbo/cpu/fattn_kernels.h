@@ -18,6 +18,7 @@ namespace turbo_fattn {
 
 constexpr int tile_keys = 64;
 constexpr int max_panel = 6;
+constexpr int sum_lanes = 16; // running sums of a row, side by side
 
 struct engine {
     size_t element; // bytes of one value in a tile and in a stored query
@@ -57,11 +58,11 @@ struct kernels {
     void (*pack_keys)(const float *rows, int width, float *tile);
 
     // One tile of online softmax, in place: scores [rows][tile_keys] become probabilities relative to top[r], the
-    // largest score of the row so far; sum[r] is kept up to date, and carry[r] is what earlier outputs must be
-    // multiplied by. mask: NULL, or for each row tile_keys f16 values, multiplied by slope[r] and added; -inf hides a
-    // key. cap: logit soft-cap, 0 for none.
+    // largest score of the row so far; sums [rows][sum_lanes] are kept up to date (a row's sum is that of its lanes), and
+    // carry[r] is what earlier outputs must be multiplied by. mask: NULL, or for each row tile_keys f16 values, multiplied
+    // by slope[r] and added; -inf hides a key. cap: logit soft-cap, 0 for none.
     void (*softmax)(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap,
-                    float *top, float *sum, float *carry);
+                    float *top, float *sums, float *carry);
 };
 
 // The versions; avx2 also asks for FMA and F16C, avx512 for F, BW, DQ, VL and VNNI.

@@ -163,13 +163,16 @@ scratch cut_scratch(const op &o, int64_t unit_rows, char *base) {
     s.out = (float *) (void *) take(rows * v_width * word);
     s.top = (float *) (void *) take(rows * word);
     s.sum = (float *) (void *) take(rows * word);
+    s.sums = (float *) (void *) take(rows * sum_lanes * word);
+    s.masks = (const uint16_t **) (void *) take(rows * sizeof(const uint16_t *));
+    s.slopes = (float *) (void *) take(rows * word);
     s.k_tile = take(tile_keys * k_width * word);
     s.v_tile = take(tile_keys * v_width * word);
     s.k_scales = (float *) (void *) take(tile_keys * (size_t) o.k.blocks * word);
     s.v_scales = (float *) (void *) take(tile_keys * (size_t) o.v.blocks * word);
     s.codes = (int8_t *) take(tile_keys * TURBO_MAX_BLOCK);
     s.rows = (float *) (void *) take((o.k.desc ? widest : tile_keys * widest) * word);
-    s.live = (uint8_t *) take(rows);
+    s.sight = (uint8_t *) take(rows);
     s.bytes = at;
     return s;
 }

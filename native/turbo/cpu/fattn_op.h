@@ -67,11 +67,14 @@ struct scratch {
     float *query_scales; // [unit_rows][K blocks]
     float *out;          // [unit_rows][V width]
     float *top, *sum;    // [unit_rows]
+    float *sums;         // [unit_rows][sum_lanes]
+    const uint16_t **masks; // [unit_rows]: the mask's values for a row, from key 0 on
+    float *slopes;       // [unit_rows]: what the mask is multiplied by
     char *k_tile, *v_tile;
     float *k_scales, *v_scales; // [blocks][tile_keys]
     int8_t *codes;              // [tile_keys][largest block]
     float *rows;                // [tile_keys][K width] float keys; also one query or output row
-    uint8_t *live;              // [panels of a unit]
+    uint8_t *sight;             // [panels of a unit]: how much of the tile a panel sees
     size_t bytes;               // all of it
 };
 

@@ -23,6 +23,10 @@ struct vector4 {
     }
     static void store(float *to, reg r) { memcpy(to, &r, sizeof r); }
     static reg load_i8(const int8_t *from) { return reg{(float) from[0], (float) from[1], (float) from[2], (float) from[3]}; }
+    static reg load_nibbles(const uint8_t *from, int shift) {
+        return reg{(float) (from[0] >> shift & 15), (float) (from[1] >> shift & 15), (float) (from[2] >> shift & 15),
+                   (float) (from[3] >> shift & 15)};
+    }
     static reg load_f16(const uint16_t *from) {
         return reg{half_to_float(from[0]), half_to_float(from[1]), half_to_float(from[2]), half_to_float(from[3])};
     }
@@ -31,6 +35,7 @@ struct vector4 {
     static reg mul(reg a, reg b) { return a * b; }
     static reg div(reg a, reg b) { return a / b; }
     static reg fma(reg a, reg b, reg c) { return a * b + c; }
+    static reg fms(reg a, reg b, reg c) { return a * b - c; }
     static reg select_gt(reg a, reg b, reg x, reg y) {
         const ints yes = a > b;
         return (reg) (((ints) x & yes) | ((ints) y & ~yes));
@@ -44,7 +49,9 @@ struct vector4 {
         const ints shifted = (ints) (n + set1(12582912.0f + 127.0f)) << 23; // the low bits of the sum are n + 127
         return p * (reg) shifted;
     }
-    static float sum(reg x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+    static bool any(ints yes) { return (yes[0] | yes[1] | yes[2] | yes[3]) != 0; }
+    static bool any_gt(reg a, reg b) { return any(a > b); }
+    static bool any_nan(reg a) { return any(a != a); }
     static float top(reg x) {
         const float a = x[0] > x[2] ? x[0] : x[2];
         const float b = x[1] > x[3] ? x[1] : x[3];

@@ -17,9 +17,9 @@
 
 #include "scale.h"
 
-// Values are quantised to 1/8 of a codebook step before codes are chosen (well below the codebook's own steps).
-#define TURBO_SUBSTEPS 8
-#define TURBO_SUBSTEP_MAX 16000 // |quantised value|, clamped: a block of 128 cannot pass 11.4 rms
+// Values are quantised to fractions (1 / substeps) of a codebook step before codes are chosen. That is fine enough for
+// candidates of almost equal error to be told apart, and fits 16 bits: no value of a block of 128 exceeds 11.4 rms.
+#define TURBO_SUBSTEP_MAX 32000 // |quantised value|, clamped
 #define TURBO_MAX_STATES 64
 
 // A codebook with what its codecs need. Windows are numbered w = oldest bits low, newest symbol high; the state before
@@ -35,6 +35,7 @@ typedef struct turbo_book {
     int step_bits;   // k * V: bits of a symbol
     int states;      // trellis states, 0 = scalar
     int mantissa;    // mantissa bits of the stored scale
+    int substeps;    // quantised value = substeps * (rotated value in codebook steps)
 } turbo_book;
 
 // Book of a type (never NULL for a descriptor of types.h).

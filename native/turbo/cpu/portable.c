@@ -108,7 +108,7 @@ static void choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo
     const int first = turbo_first_gain(search, peak);
     int best_gain = first;
     float best = -1.0f;
-    for (int t = 0; t < TURBO_GAIN_TRIES; t++) {
+    for (int t = 0; t < search->tries; t++) {
         const int gain = first + t * TURBO_GAIN_STEP;
         quantise_scalar(book, search->thresholds[gain], q, n, choice);
         const float quality = turbo_fit_quality(choice->num, choice->den);
@@ -120,19 +120,25 @@ static void choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo
     quantise_scalar(book, search->thresholds[best_gain], q, n, choice);
 }
 
-// One trellis step: metrics of the states after it from those before (both << shift, the latter's predecessors still in).
+// One trellis step: metrics of the states after it, from those before it.
 static void viterbi_step(const turbo_book *book, const int16_t *q, const int32_t *before, int32_t *after) {
     const int predecessors = 1 << book->step_bits;
     const int8_t *entry = book->entries;
+    int32_t old[TURBO_MAX_STATES]; // without their own predecessors
     for (int state = 0; state < book->states; state++) {
+        old[state] = before[state] & ~((1 << TURBO_PORTABLE_SHIFT) - 1);
+    }
+    const int32_t first = turbo_viterbi_value(q[0]);
+    const int32_t second = book->step == 2 ? turbo_viterbi_value(q[1]) : 0;
+    for (int state = 0; state < book->states; state++) {
+        const int32_t *from = old + ((state << book->step_bits) & (book->states - 1));
         int32_t best = INT32_MAX;
         for (int p = 0; p < predecessors; p++, entry += book->step) {
-            int32_t error = 0;
-            for (int v = 0; v < book->step; v++) {
-                error += entry[v] * (4 * entry[v] - turbo_viterbi_clamp(q[v]));
+            int32_t error = entry[0] * (4 * entry[0] - first);
+            if (book->step == 2) {
+                error += entry[1] * (4 * entry[1] - second);
             }
-            const int32_t old = before[(state << book->step_bits | p) & (book->states - 1)] >> TURBO_PORTABLE_SHIFT;
-            const int32_t metric = (old + error) * (1 << TURBO_PORTABLE_SHIFT) + p;
+            const int32_t metric = from[p & (book->states - 1)] + error * (1 << TURBO_PORTABLE_SHIFT) + p;
             best = metric < best ? metric : best;
         }
         after[state] = best;

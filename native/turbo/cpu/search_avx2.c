@@ -51,7 +51,7 @@ TURBO_AVX2 static inline __attribute__((always_inline)) void choose_scalar(const
     __m256i thresholds[TURBO_MAX_MAGNITUDES];
     int best_gain = first;
     float best = -1.0f;
-    for (int t = 0; t < TURBO_GAIN_TRIES; t++) {
+    for (int t = 0; t < search->tries; t++) {
         const int gain = first + t * TURBO_GAIN_STEP;
         load_thresholds(search->thresholds[gain], thresholds, half - 1);
         __m256i num = _mm256_setzero_si256();
@@ -169,7 +169,7 @@ TURBO_AVX2 static inline __attribute__((always_inline)) void viterbi(const trell
     _Alignas(32) int32_t old[TURBO_MAX_STATES];
     memcpy(old, table->symbols, sizeof old);
     for (int i = 0; i < n; i++) {
-        const uint32_t q16 = (uint16_t) (-16 * turbo_viterbi_clamp(q[i]));
+        const uint32_t q16 = (uint16_t) (-16 * turbo_viterbi_value(q[i]));
         const __m256i value = _mm256_set1_epi32((int32_t) (q16 | 64u << 16));
         __m256i best[MAX_REGISTERS];
 #pragma GCC unroll 8

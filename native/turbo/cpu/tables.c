@@ -1,6 +1,7 @@
 // Codebooks and signs as data, and what is derived from the signs when the library is loaded.
 
 #include "kernels.h"
+#include "search.h"
 
 #include "turbo/codebooks.inc"
 
@@ -16,6 +17,7 @@
         .step_bits = (k) * (V),                                  \
         .states = (L) == 0 ? 0 : 1 << ((L) - (k) * (V)),         \
         .mantissa = (L) == 0 ? 10 : 5,                           \
+        .substeps = (L) == 0 ? 4 << (k) : TURBO_TRELLIS_SUBSTEPS, \
     },
 
 static const turbo_book books[] = {

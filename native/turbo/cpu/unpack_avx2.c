@@ -25,14 +25,7 @@ TURBO_AVX2 static inline void store_nibbles(int8_t *codes, __m128i words, __m128
 }
 
 // Two groups of 32 two-bit codes: a nibble holds the codes of values i and i + 16.
-TURBO_AVX2 static inline void unpack_2(const uint8_t *bytes, int n, int8_t *codes, const int8_t *entries) {
-    int8_t low_table[16], high_table[16];
-    for (int i = 0; i < 16; i++) {
-        low_table[i] = entries[i & 3];
-        high_table[i] = entries[i >> 2];
-    }
-    const __m128i of_low = _mm_loadu_si128((const __m128i *) (const void *) low_table);
-    const __m128i of_high = _mm_loadu_si128((const __m128i *) (const void *) high_table);
+TURBO_AVX2 static inline void unpack_2(const uint8_t *bytes, int n, int8_t *codes, __m128i of_low, __m128i of_high) {
     for (int i = 0; i < n; i += 64, bytes += 16, codes += 64) {
         const __m128i words = _mm_loadu_si128((const __m128i *) (const void *) bytes);
         const __m128i low = low_nibbles(words);
@@ -97,11 +90,13 @@ TURBO_AVX2 void turbo_avx2_unpack(const turbo_book *book, const uint8_t *blocks,
         turbo_kernels_portable.unpack(book, blocks, stride, count, n, codes);
         return;
     }
-    int8_t entries[16];
+    int8_t low_entries[16], high_entries[16];
     for (int i = 0; i < 16; i++) {
-        entries[i] = book->entries[i % book->entry_count];
+        low_entries[i] = book->entries[i % book->entry_count];
+        high_entries[i] = book->entries[(i >> 2) % book->entry_count];
     }
-    const __m128i table = _mm_loadu_si128((const __m128i *) (const void *) entries);
+    const __m128i table = _mm_loadu_si128((const __m128i *) (const void *) low_entries);
+    const __m128i high_table = _mm_loadu_si128((const __m128i *) (const void *) high_entries);
     for (int64_t b = 0; b < count; b++, blocks += stride, codes += n) {
         const uint8_t *bytes = blocks + TURBO_HEADER_BITS / 8;
         switch (book->window) {
@@ -110,7 +105,7 @@ TURBO_AVX2 void turbo_avx2_unpack(const turbo_book *book, const uint8_t *blocks,
             case 10: unpack_trellis(blocks, n, codes, book->entries, 4); break;
             default:
                 switch (book->bits) {
-                    case 2: unpack_2(bytes, n, codes, entries); break;
+                    case 2: unpack_2(bytes, n, codes, table, high_table); break;
                     case 3: unpack_3(bytes, n, codes, table); break;
                     default: unpack_4(bytes, n, codes, table); break;
                 }

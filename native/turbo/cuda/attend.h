@@ -27,7 +27,9 @@ struct attend_args {
     const float *sinks; // one logit a query head, or null
     float *out;         // f32 [stream][row][head][head_dim], contiguous
     float *scratch;     // attend_scratch_bytes()
-    int head_dim, n_head, n_head_kv, n_rows, n_streams, n_kv;
+    int head_dim;
+    int block; // values a block: 128, or 64 for head dims that are no multiple of 128
+    int n_head, n_head_kv, n_rows, n_streams, n_kv;
     float scale, soft_cap; // soft_cap 0 = none
 };
 
@@ -35,10 +37,12 @@ struct attend_args {
 struct attend_plan {
     int heads_per_block; // KV heads a thread block serves
     int splits;          // blocks along the cache
-    int warps;
+    int slices;          // 16-token slices a warp takes at a time
+    int tiles;           // tiles of eight columns a warp takes at a time
 };
 
-attend_plan attend_make_plan(const attend_args &args, int multiprocessors);
+// heads_per_block and slices: 0 lets the plan choose.
+attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int heads_per_block = 0, int slices = 0);
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
 
 // Enqueue the attention. Returns the first error of the launches. Never allocates or synchronises.

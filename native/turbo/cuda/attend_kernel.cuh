@@ -1,98 +1,25 @@
 // The attention kernel: a thread block walks a stretch of the cache for some KV heads of one stream.
 //
-// Its warps form groups of one warp a head. A group owns a ring of shared-memory slots and walks every groups-th tile of
-// 64 tokens: K of a tile, then V of it, each copied two items ahead. A warp keeps the running maximum, sum and output
+// Its warps form groups of one warp a head. A group owns a ring of shared-memory slots (stage.cuh) and walks every
+// groups-th tile of shape::keys tokens: K of a tile, then V of it. A warp keeps the running maximum, sum and output
 // of its head's columns in registers, all in the rotated domain; groups are merged in shared memory at the end.
 
 #pragma once
 
 #include "attend_query.cuh"
 #include "attend_tile.cuh"
+#include "stage.cuh"
 
 namespace turbo_cuda {
 
-struct group_stage {
-    uint8_t *ring;
-    uint8_t *mask; // two slots of mask_rows x 64 halves
-    const char *k, *v, *mask_source;
-    int thread, threads, barrier_id;
-
-    __device__ __forceinline__ void sync() const {
-        if (threads == 32) {
-            __syncwarp();
-        } else {
-            barrier(barrier_id, threads);
-        }
-    }
-};
-
-static __device__ __forceinline__ uint32_t address_skew(const char *p) {
-    return (uint32_t) (reinterpret_cast<uintptr_t>(p) & 15u);
-}
-
-// Start copying the tokens [first, first + count) of K or V into a slot. Whole 16-byte units are copied, so up to 15
-// bytes on either side come along.
-static __device__ void stage_rows(const stage_params &p, const char *source, int first, int count, uint8_t *slot, const group_stage &stage) {
-    const char *start = source + (int64_t) first * p.stride_token;
-    if (p.contiguous) {
-        const uint32_t skew = address_skew(start);
-        const int units = (skew + (count - 1) * p.pitch + p.row_bytes + 15) / 16;
-        for (int i = stage.thread; i < units; i += stage.threads) {
-            copy_async_16(slot + 16 * i, start - skew + 16 * i);
-        }
-        return;
-    }
-    const int row_units = p.pitch / 16;
-    for (int i = stage.thread; i < count * row_units; i += stage.threads) {
-        const int row = i / row_units, unit = i - row * row_units;
-        const char *row_start = start + row * p.stride_token;
-        const uint32_t skew = address_skew(row_start);
-        if (16u * unit < skew + p.row_bytes) {
-            copy_async_16(slot + row * p.pitch + 16 * unit, row_start - skew + 16 * unit);
-        }
-    }
-}
-
-static __device__ void stage_mask(const attend_params &p, int first, int count, uint8_t *slot, const group_stage &stage) {
-    for (int i = stage.thread; i < p.mask_rows * (keys_per_tile / 2); i += stage.threads) {
-        const int row = i / (keys_per_tile / 2), pair = i % (keys_per_tile / 2);
-        const char *source = stage.mask_source + row * p.mask_stride_row + (int64_t) (first + 2 * pair) * 2;
-        uint8_t *target = slot + row * (keys_per_tile * 2) + pair * 4;
-        if (2 * pair + 1 < count && (reinterpret_cast<uintptr_t>(source) & 3u) == 0) {
-            copy_async_4(target, source);
-        } else {
-            const uint16_t *values = reinterpret_cast<const uint16_t *>(source);
-            const uint32_t low = 2 * pair < count ? values[0] : 0xfc00u, high = 2 * pair + 1 < count ? values[1] : 0xfc00u;
-            *reinterpret_cast<uint32_t *>(target) = low | high << 16;
-        }
-    }
-}
-
-// Item 2i is K of the group's i-th tile, item 2i+1 its V. One commit an item, also past the end.
-static __device__ __forceinline__ void stage_item(const attend_params &p, int item, int tile, int tile_end, const group_stage &stage) {
-    if (tile < tile_end) {
-        const int first = tile * keys_per_tile, count = min(keys_per_tile, p.n_kv - first);
-        uint8_t *slot = stage.ring + (item % ring_slots) * p.slot_bytes;
-        if (item & 1) {
-            stage_rows(p.v, stage.v, first, count, slot, stage);
-        } else {
-            stage_rows(p.k, stage.k, first, count, slot, stage);
-            if (p.mask) {
-                stage_mask(p, first, count, stage.mask + (item / 2 % 2) * p.mask_rows * (keys_per_tile * 2), stage);
-            }
-        }
-    }
-    copy_async_commit();
-}
-
-static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, const char *source, int tile, const uint8_t *slot, int head) {
-    const char *start = source + (int64_t) tile * keys_per_tile * p.stride_token;
+// A lane's rows of every tile of a tensor, relative to the slot; tiles begin at a multiple of 16 tokens, so one answer
+// holds for all of them.
+static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, const char *source, int head) {
+    const int g = (threadIdx.x & 31) >> 2;
     tile_rows rows;
-    rows.shared = slot;
-    rows.base = head * p.head_bytes;
-    rows.pitch = p.pitch;
-    rows.skew = address_skew(start);
-    rows.skew_step = p.contiguous ? 0 : (uint32_t) (p.stride_token & 15);
+    rows.shared = nullptr;
+    rows.first = head * p.head_bytes + g * p.pitch + (p.contiguous ? address_skew(source) : address_skew(source + g * p.stride_token));
+    rows.step = 8 * p.pitch;
     return rows;
 }
 
@@ -100,43 +27,85 @@ static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, c
 template <class shape> struct column_state {
     float maximum[shape::tiles][2], sum[shape::tiles][2];
     float out[shape::blocks][shape::values_per_lane / 4][shape::tiles][4];
-    int mask_row[shape::tiles][2]; // byte offset of the column's row in a mask slot
 };
 
-// Soft cap, mask and the end of the cache.
-template <class shape>
-static __device__ __forceinline__ void limit_scores(float (&s)[4][shape::tiles][4], const attend_params &p, const column_state<shape> &state,
-                                                    int first, const uint8_t *mask) {
+// The mask of a tile, fetched one tile ahead where all columns share one row of it: lane l holds tokens 2l and 2l + 1.
+struct mask_reader {
+    const char *row;   // of the first column; null without a mask
+    bool ahead;        // one shared row, 4-byte aligned
+    uint32_t next;
+
+    template <class shape> __device__ __forceinline__ uint32_t load_pair(int first, int n_kv) const {
+        const int key = 2 * (threadIdx.x & 31);
+        const uint16_t *at = reinterpret_cast<const uint16_t *>(row) + first + key;
+        if (key >= shape::keys || first + key >= n_kv) {
+            return key >= shape::keys ? 0u : 0xfc00fc00u;
+        }
+        return first + key + 1 < n_kv ? *reinterpret_cast<const uint32_t *>(at) : at[0] | 0xfc000000u;
+    }
+};
+
+// Hide tokens past the end of the cache.
+template <class shape> static __device__ __forceinline__ void limit_to_cache(float (&s)[shape::slices][shape::tiles][4], int rest) {
     const int g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+    for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
+        float &x = (&s[0][0][0])[i];
+        x = i / (4 * shape::tiles) * 16 + g + (i & 2) * 4 < rest ? x : -INFINITY;
+    }
+}
+
+// Soft cap, mask and the end of the cache for the tile that begins at token `first`; `pairs` as from mask_reader.
+template <class shape>
+static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p, const mask_reader &mask,
+                                                    uint32_t pairs, int first, int first_column) {
+    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     if (p.soft_cap != 0.0f) {
 #pragma unroll
-        for (int i = 0; i < 16 * shape::tiles; i++) {
+        for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
             float &x = (&s[0][0][0])[i];
             x = p.soft_cap * tanhf(x);
         }
     }
+    if (mask.ahead) { // most tiles of a long cache are not masked at all
+        if (!__any_sync(0xffffffffu, pairs != 0)) {
+            return;
+        }
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
+        for (int i = 0; i < 2 * shape::slices; i++) {
+            const uint32_t pair = __shfl_sync(0xffffffffu, pairs, 4 * i + (g >> 1));
+            const float bias = log2_e * __half2float(__ushort_as_half((unsigned short) (g & 1 ? pair >> 16 : pair)));
+#pragma unroll
+            for (int n = 0; n < shape::tiles; n++) {
+                s[i / 2][n][i % 2 * 2] += bias;
+                s[i / 2][n][i % 2 * 2 + 1] += bias;
+            }
+        }
+        return;
+    }
+    if (mask.row != nullptr) {
+        const int first_row = first_column / p.gqa, rest = p.n_kv - first;
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int key = 16 * m + g + 8 * (i >> 1);
-                if (p.mask) {
-                    const __half bias = *reinterpret_cast<const __half *>(mask + state.mask_row[n][i & 1] + 2 * key);
-                    s[m][n][i] = fmaf(__half2float(bias), log2_e, s[m][n][i]);
-                } else if (first + key >= p.n_kv) {
-                    s[m][n][i] = -INFINITY;
+            for (int c = 0; c < 2; c++) {
+                const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
+                const __half *at = reinterpret_cast<const __half *>(mask.row + (column / p.gqa - first_row) * p.mask_stride_row) + first;
+#pragma unroll
+                for (int i = 0; i < 2 * shape::slices; i++) {
+                    s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
                 }
             }
         }
+    } else if (first + shape::keys > p.n_kv) {
+        limit_to_cache<shape>(s, p.n_kv - first);
     }
 }
 
 // Scores become probabilities relative to the tile's own maximum; weight is what the tile counts in the running output.
 // Returns false if every score of the tile is masked.
 template <class shape>
-static __device__ __forceinline__ bool soften(float (&s)[4][shape::tiles][4], column_state<shape> &state, float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::tiles][4], column_state<shape> &state, float (&weight)[shape::tiles][2]) {
     float top[shape::tiles][2];
     bool any = false, moved = false;
 #pragma unroll
@@ -145,7 +114,7 @@ static __device__ __forceinline__ bool soften(float (&s)[4][shape::tiles][4], co
         for (int c = 0; c < 2; c++) {
             float x = lowest_score;
 #pragma unroll
-            for (int m = 0; m < 4; m++) {
+            for (int m = 0; m < shape::slices; m++) {
                 x = fmaxf(x, fmaxf(s[m][n][c], s[m][n][c + 2]));
             }
 #pragma unroll
@@ -189,7 +158,7 @@ static __device__ __forceinline__ bool soften(float (&s)[4][shape::tiles][4], co
         for (int c = 0; c < 2; c++) {
             float total = 0.0f;
 #pragma unroll
-            for (int m = 0; m < 4; m++) {
+            for (int m = 0; m < shape::slices; m++) {
                 s[m][n][c] = exp2_fast(s[m][n][c] - top[n][c]);
                 s[m][n][c + 2] = exp2_fast(s[m][n][c + 2] - top[n][c]);
                 total += s[m][n][c] + s[m][n][c + 2];
@@ -203,23 +172,42 @@ static __device__ __forceinline__ bool soften(float (&s)[4][shape::tiles][4], co
 
 // One tile of K: scores by the format's reader. The switch is uniform over the block and taken once a tile.
 template <class shape>
-static __device__ __forceinline__ void scores_by_format(float (&s)[4][shape::tiles][4], const stage_params &k, const tile_rows &rows,
-                                                        const uint4 *fragments, const float *scales) {
+static __device__ __forceinline__ void scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
+                                                        const tile_rows &rows, const uint4 *fragments, const float *scales) {
+    constexpr int n = shape::values_per_lane;
+#define TURBO_SCORES(KV, reader) case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
+    using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+    using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+    using trellis4 = reader_trellis<format_turbo4_tcq, n>;
     switch (k.format) {
-        case KV_TURBO2: tile_scores<reader_2bit, shape>(s, rows, k.block_bytes, fragments, scales); break;
-        case KV_TURBO3: tile_scores<reader_3bit, shape>(s, rows, k.block_bytes, fragments, scales); break;
-        case KV_TURBO4: tile_scores<reader_4bit, shape>(s, rows, k.block_bytes, fragments, scales); break;
+        TURBO_SCORES(KV_TURBO2, reader_2bit<n>);
+        TURBO_SCORES(KV_TURBO3, reader_3bit<n>);
+        TURBO_SCORES(KV_TURBO4, reader_4bit<n>);
+        TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
+        TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
+        TURBO_SCORES(KV_TURBO4_TCQ, trellis4);
     }
+#undef TURBO_SCORES
 }
 
 template <class shape>
-static __device__ __forceinline__ void values_by_format(column_state<shape> &state, const stage_params &v, const tile_rows &rows, int count,
-                                                        const float (&p)[4][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ void values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
+                                                        int count, const float (&p)[shape::slices][shape::tiles][4],
+                                                        const float (&weight)[shape::tiles][2]) {
+    constexpr int n = shape::values_per_lane;
+#define TURBO_VALUES(KV, reader) case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
+    using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+    using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+    using trellis4 = reader_trellis<format_turbo4_tcq, n>;
     switch (v.format) {
-        case KV_TURBO2: tile_values<reader_2bit, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
-        case KV_TURBO3: tile_values<reader_3bit, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
-        case KV_TURBO4: tile_values<reader_4bit, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
+        TURBO_VALUES(KV_TURBO2, reader_2bit<n>);
+        TURBO_VALUES(KV_TURBO3, reader_3bit<n>);
+        TURBO_VALUES(KV_TURBO4, reader_4bit<n>);
+        TURBO_VALUES(KV_TURBO2_TCQ, trellis2);
+        TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
+        TURBO_VALUES(KV_TURBO4_TCQ, trellis4);
     }
+#undef TURBO_VALUES
 }
 
 // Where the parts of a launch's shared memory begin.
@@ -231,51 +219,95 @@ template <class shape> struct shared_layout {
     __device__ float *scales(const attend_params &p, int head) const {
         return reinterpret_cast<float *>(fragments(p.heads_per_block)) + head * shape::tiles * shape::blocks * 8;
     }
-    __device__ uint8_t *rings(const attend_params &p) const {
-        return reinterpret_cast<uint8_t *>(scales(p, p.heads_per_block));
+    __device__ uint64_t *barriers(const attend_params &p, int group) const {
+        return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block)) + group * 2 * ring_slots;
+    }
+    // Tables of pairs for K and V, one for both if they have the same format.
+    __device__ uint8_t *k_table(const attend_params &p) const {
+        return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
+    }
+    __device__ uint8_t *v_table(const attend_params &p) const {
+        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.k.format));
+    }
+    __device__ uint8_t *ring(const attend_params &p, int group) const {
+        return v_table(p) + pair_table_bytes(p.v.format) + group * ring_slots * p.slot_bytes;
     }
 };
 
-// Rotate and lay out the queries of the block: one warp a (head, column tile, block of the head).
-template <class shape>
-static __device__ __forceinline__ void load_queries(const attend_params &p, const shared_layout<shape> &layout, int warps) {
-    const int lane = threadIdx.x & 31;
-    const int first_head = blockIdx.y / p.column_blocks * p.heads_per_block;
-    const int first_column = blockIdx.y % p.column_blocks * shape::columns;
-    const bool rotate = p.k.format <= KV_TURBO4_TCQ;
-    for (int unit = threadIdx.x / 32; unit < p.heads_per_block * shape::tiles * shape::blocks; unit += warps) {
-        const int b = unit % shape::blocks, n = unit / shape::blocks % shape::tiles, head = unit / (shape::blocks * shape::tiles);
-        const int column = first_column + 8 * n + lane / 4;
-        const int row = column / p.gqa, q_head = (first_head + head) * p.gqa + column % p.gqa;
-        const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + q_head * p.q_stride_head;
-        const int block = n * shape::blocks + b;
-        prepare_query<shape>(reinterpret_cast<const float *>(source) + b * shape::block_values, column < p.n_columns, rotate,
-                             p.score_scale, layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block);
-    }
-}
+// Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The first
+// unit of each warp is loaded when the object is made and used when it is prepared.
+template <class shape> struct query_loader {
+    static constexpr int n = shape::block_values / 16;
+    float x[n];
+    int unit, first_head, first_column;
 
-// Walk the tiles tile, tile + groups, ... below tile_end. The ring already holds the first two items on their way.
-template <class shape>
-static __device__ __forceinline__ void walk(const attend_params &p, const group_stage &stage, column_state<shape> &state, int tile,
-                                            int tile_end, int head, const uint4 *fragments, const float *scales) {
-    for (int item = 0; tile < tile_end; item += 2, tile += p.groups) {
-        const int first = tile * keys_per_tile;
-        copy_async_wait<1>();
-        stage.sync(); // K of this tile is there, and the group has finished with the slot before it
-        stage_item(p, item + 2, tile + p.groups, tile_end, stage);
-        float s[4][shape::tiles][4], weight[shape::tiles][2];
-        scores_by_format<shape>(s, p.k, staged_rows(p.k, stage.k, tile, stage.ring + (item % ring_slots) * p.slot_bytes, head), fragments, scales);
-        limit_scores<shape>(s, p, state, first, stage.mask + (item / 2 % 2) * p.mask_rows * (keys_per_tile * 2));
-        const bool some = soften<shape>(s, state, weight);
-        copy_async_wait<1>();
-        stage.sync();
-        stage_item(p, item + 3, tile + p.groups, tile_end, stage);
-        if (some) {
-            values_by_format<shape>(state, p.v, staged_rows(p.v, stage.v, tile, stage.ring + ((item + 1) % ring_slots) * p.slot_bytes, head),
-                                    p.n_kv - first, s, weight);
+    __device__ __forceinline__ query_loader(const attend_params &p, int head, int column, int warp) : unit(warp), first_head(head), first_column(column) {
+        load(p);
+    }
+
+    static __device__ __forceinline__ int units(const attend_params &p) {
+        return p.heads_per_block * shape::tiles * shape::blocks * 4;
+    }
+    __device__ __forceinline__ int column_in_tile() const {
+        return 2 * (unit & 3) + (threadIdx.x & 31) / 16;
+    }
+
+    __device__ __forceinline__ void load(const attend_params &p) {
+        const int b = unit / 4 % shape::blocks, tile = unit / (4 * shape::blocks) % shape::tiles;
+        const int column = first_column + 8 * tile + column_in_tile();
+        const int row = p.n_rows == 1 ? 0 : column / p.gqa, head = (first_head + unit / (4 * shape::blocks * shape::tiles)) * p.gqa + column - row * p.gqa;
+        const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
+        const float4 *at = reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
+#pragma unroll
+        for (int i = 0; i < n / 4; i++) {
+            const float4 v = unit < units(p) && column < p.n_columns ? at[i] : make_float4(0, 0, 0, 0);
+            x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
         }
     }
-    copy_async_wait<0>();
+
+    __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int warps) {
+#pragma unroll 1
+        while (unit < units(p)) {
+            const int block = unit / 4 % (shape::blocks * shape::tiles), head = unit / (4 * shape::blocks * shape::tiles);
+            prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(), layout.fragments(head) + block * shape::fragments,
+                                 layout.scales(p, head) + 8 * block);
+            unit += warps;
+            if (unit < units(p)) {
+                load(p);
+            }
+        }
+    }
+};
+
+// Walk the tiles tile, tile + groups, ... below tile_end. The first two items are already on their way.
+template <class shape>
+static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v, mask_reader &mask,
+                                            column_state<shape> &state, int tile, int tile_end, int head, int first_column,
+                                            const shared_layout<shape> &layout) {
+    const uint4 *fragments = layout.fragments(head);
+    const float *scales = layout.scales(p, head);
+    tile_rows k_rows = staged_rows(p.k, k, head), v_rows = staged_rows(p.v, v, head);
+    for (; tile < tile_end; tile += p.groups) {
+        const int first = tile * shape::keys, next = (tile + p.groups) * shape::keys;
+        const int next_count = tile + p.groups < tile_end ? min(shape::keys, p.n_kv - next) : 0;
+        const uint32_t pairs = mask.next;
+        if (mask.ahead && next_count > 0) {
+            mask.next = mask.load_pair<shape>(next, p.n_kv);
+        }
+        float s[shape::slices][shape::tiles][4], weight[shape::tiles][2];
+        k_rows.shared = ring.take();
+        ring.fetch(p.k, k, next, next_count);
+        scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
+        ring.release();
+        limit_scores<shape>(s, p, mask, pairs, first, first_column);
+        const bool some = soften<shape>(s, state, weight);
+        v_rows.shared = ring.take();
+        ring.fetch(p.v, v, next, next_count);
+        if (some) {
+            values_by_format<shape>(state, p.v, layout.v_table(p), v_rows, p.n_kv - first, s, weight);
+        }
+        ring.release();
+    }
 }
 
 } // namespace turbo_cuda

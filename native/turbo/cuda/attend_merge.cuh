@@ -26,9 +26,12 @@ template <int block_values> static __device__ __forceinline__ float4 unrotate(fl
 // What one unit of the accumulated V codes is worth in the output, the 1/sqrt(block) of the rotation included.
 template <int block_values> static __device__ __forceinline__ float value_unit(int format) {
     switch (format) {
-        case KV_TURBO2: return block_values == 128 ? TURBO_UNIT_128_turbo2 : TURBO_UNIT_64_turbo2;
-        case KV_TURBO3: return block_values == 128 ? TURBO_UNIT_128_turbo3 : TURBO_UNIT_64_turbo3;
-        case KV_TURBO4: return block_values == 128 ? TURBO_UNIT_128_turbo4 : TURBO_UNIT_64_turbo4;
+        case KV_TURBO2: return format_turbo2::unit(block_values);
+        case KV_TURBO3: return format_turbo3::unit(block_values);
+        case KV_TURBO4: return format_turbo4::unit(block_values);
+        case KV_TURBO2_TCQ: return format_turbo2_tcq::unit(block_values);
+        case KV_TURBO3_TCQ: return format_turbo3_tcq::unit(block_values);
+        case KV_TURBO4_TCQ: return format_turbo4_tcq::unit(block_values);
         default: return 1.0f;
     }
 }
@@ -52,7 +55,7 @@ static __device__ __forceinline__ void store_output(const attend_params &p, int 
     *reinterpret_cast<float4 *>(p.out + at) = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
 }
 
-// Leave a warp's state in shared memory: out[column][head_dim] and (maximum, sum) of each column.
+// Leave a warp's state in shared memory: out[column][parked_row] and (maximum, sum) of each column.
 template <class shape> static __device__ __forceinline__ void park(const column_state<shape> &state, float *out, float *ml) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -74,7 +77,7 @@ template <class shape> static __device__ __forceinline__ void park(const column_
 #pragma unroll
                 for (int r = 0; r < shape::values_per_lane / 4; r++) {
                     const int value = b * shape::block_values + shape::position(g >> 1, r, 2 * (g & 1));
-                    *reinterpret_cast<float2 *>(out + column * shape::head_dim + value) =
+                    *reinterpret_cast<float2 *>(out + column * shape::parked_row + shape::parked_at(value)) =
                         make_float2(state.out[b][r][n][c], state.out[b][r][n][c + 2]);
                 }
             }
@@ -83,30 +86,47 @@ template <class shape> static __device__ __forceinline__ void park(const column_
 }
 
 // Merge the groups of the block; write the output itself if the cache is not split, else a partial result.
-// parked: [group][head][column][head_dim], ml: [group][head][column][2]. One warp takes 32*4 values at a time.
-template <class shape> static __device__ __forceinline__ void merge_groups(const attend_params &p, const float *parked, const float *ml, int warps) {
+// parked: [group][head][column][parked_row], ml: [group][head][column][2]. One warp takes 32*4 values at a time.
+template <class shape> static __device__ __forceinline__ void merge_groups(const attend_params &p, const float *parked, const float *ml, int first_head,
+                                                                           int first_column, int warps) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes);
-    const int lane = threadIdx.x & 31;
-    const int first_head = blockIdx.y / p.column_blocks * p.heads_per_block;
-    const int first_column = blockIdx.y % p.column_blocks * shape::columns;
-    const int columns = p.heads_per_block * shape::columns;
+    constexpr int depth = 4;
+    const int lane = threadIdx.x & 31, columns = p.heads_per_block * shape::columns;
     for (int unit = threadIdx.x / 32; unit < columns * passes; unit += warps) {
         const int head_column = unit / passes, first_value = (unit % passes * lanes + lane % lanes) * 4;
         const int head = head_column / shape::columns, column = first_column + head_column % shape::columns;
         if (column >= p.n_columns) {
             continue;
         }
+        const float *state = ml + 2 * head_column, *values = parked + head_column * shape::parked_row + shape::parked_at(first_value);
         float maximum = lowest_score, sum = 0.0f;
-        for (int i = 0; i < p.groups; i++) {
-            maximum = fmaxf(maximum, ml[2 * (i * columns + head_column)]);
+        for (int i = lane; i < p.groups; i += 32) { // at most 16 groups: a lane each
+            maximum = state[2 * i * columns];
         }
+        const float mine = maximum;
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2) {
+            maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
+        }
+        const float weight = exp2_fast(mine - maximum);
+        sum = lane < p.groups ? state[2 * lane * columns + 1] * weight : 0.0f;
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        }
+        maximum = __shfl_sync(0xffffffffu, maximum, 0);
+        sum = __shfl_sync(0xffffffffu, sum, 0);
         float4 v = make_float4(0, 0, 0, 0);
-        for (int i = 0; i < p.groups; i++) {
-            const float *state = ml + 2 * (i * columns + head_column);
-            const float weight = exp2_fast(state[0] - maximum);
-            const float4 x = *reinterpret_cast<const float4 *>(parked + (i * columns + head_column) * shape::head_dim + first_value);
-            sum = fmaf(state[1], weight, sum);
-            v.x = fmaf(x.x, weight, v.x), v.y = fmaf(x.y, weight, v.y), v.z = fmaf(x.z, weight, v.z), v.w = fmaf(x.w, weight, v.w);
+#pragma unroll 1
+        for (int first = 0; first < p.groups; first += depth) {
+#pragma unroll
+            for (int i = 0; i < depth; i++) {
+                const float w = __shfl_sync(0xffffffffu, weight, first + i);
+                if (first + i < p.groups) {
+                    const float4 x = *reinterpret_cast<const float4 *>(values + (first + i) * columns * shape::parked_row);
+                    v.x = fmaf(x.x, w, v.x), v.y = fmaf(x.y, w, v.y), v.z = fmaf(x.z, w, v.z), v.w = fmaf(x.w, w, v.w);
+                }
+            }
         }
         if (p.splits == 1) {
             store_output<shape>(p, blockIdx.z, first_head + head, column, first_value, v, maximum, sum);
@@ -120,122 +140,147 @@ template <class shape> static __device__ __forceinline__ void merge_groups(const
     }
 }
 
-template <class shape, int warps> __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
+template <class shape, int warps> static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     const shared_layout<shape> layout = {shared};
     const int warp = threadIdx.x / 32, group = warp / p.heads_per_block, head = warp - group * p.heads_per_block;
     const bool active = group < p.groups;
-    const int first_head = blockIdx.y / p.column_blocks * p.heads_per_block;
-    const int first_column = blockIdx.y % p.column_blocks * shape::columns;
-    const int tile_begin = (int) ((int64_t) p.tiles * blockIdx.x / p.splits), tile_end = (int) ((int64_t) p.tiles * (blockIdx.x + 1) / p.splits);
+    const int head_chunk = p.column_blocks == 1 ? blockIdx.y : blockIdx.y / p.column_blocks;
+    const int first_head = head_chunk * p.heads_per_block;
+    const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * shape::columns;
+    const int tile_begin = blockIdx.x * p.split_tiles + min((int) blockIdx.x, p.split_rest);
+    const int tile_end = tile_begin + p.split_tiles + ((int) blockIdx.x < p.split_rest ? 1 : 0), tile = tile_begin + group;
 
-    group_stage stage;
-    const int group_bytes = ring_slots * p.slot_bytes + 2 * p.mask_rows * keys_per_tile * 2;
-    stage.ring = layout.rings(p) + group * group_bytes;
-    stage.mask = stage.ring + ring_slots * p.slot_bytes;
-    stage.k = p.k.data + blockIdx.z * p.k.stride_stream + first_head * p.k.stride_head;
-    stage.v = p.v.data + blockIdx.z * p.v.stride_stream + first_head * p.v.stride_head;
-    const int first_row = first_column / p.gqa;
-    stage.mask_source = p.mask + blockIdx.z * p.mask_stride_stream + first_row * p.mask_stride_row;
-    stage.thread = threadIdx.x - group * p.heads_per_block * 32;
-    stage.threads = p.heads_per_block * 32;
-    stage.barrier_id = 1 + group;
+    item_ring ring = {};
+    ring.slots = layout.ring(p, group);
+    ring.arrived = layout.barriers(p, group), ring.released = ring.arrived + ring_slots;
+    ring.slot_bytes = p.slot_bytes, ring.rows = p.copy_rows;
+    ring.thread = threadIdx.x - group * p.heads_per_block * 32, ring.threads = p.heads_per_block * 32, ring.barrier_id = 1 + group;
+    ring.first_round = true;
+    if (active && ring.thread == 0) {
+        ring.init_barriers();
+    }
+    const char *k = p.k.data + blockIdx.z * p.k.stride_stream + first_head * p.k.stride_head;
+    const char *v = p.v.data + blockIdx.z * p.v.stride_stream + first_head * p.v.stride_head;
+    mask_reader mask = {};
+    if (p.mask != nullptr) {
+        mask.row = p.mask + blockIdx.z * p.mask_stride_stream + first_column / p.gqa * p.mask_stride_row;
+        mask.ahead = p.n_rows == 1 && (reinterpret_cast<uintptr_t>(mask.row) & 3) == 0;
+    }
+    __syncthreads(); // the barriers are ready
 
     wait_for_previous_kernel();
+    // The first query values and the first mask go ahead of the bulk of the cache: they are on the critical path.
+    query_loader<shape> queries(p, first_head, first_column, threadIdx.x / 32);
     if (active) {
-        stage_item(p, 0, tile_begin + group, tile_end, stage);
-        stage_item(p, 1, tile_begin + group, tile_end, stage);
+        const int count = tile < tile_end ? min(shape::keys, p.n_kv - tile * shape::keys) : 0;
+        if (mask.ahead && count > 0) {
+            mask.next = mask.load_pair<shape>(tile * shape::keys, p.n_kv);
+        }
+        ring.fetch(p.k, k, tile * shape::keys, count);
+        ring.fetch(p.v, v, tile * shape::keys, count);
     }
-    load_queries<shape>(p, layout, warps);
+    queries.prepare_all(p, layout, warps);
+    fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+    if (p.v.format != p.k.format) {
+        fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+    }
     __syncthreads();
     let_next_kernel_start();
 
     column_state<shape> state = {};
 #pragma unroll
     for (int n = 0; n < shape::tiles; n++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            state.maximum[n][c] = lowest_score;
-            const int column = min(first_column + 8 * n + 2 * (int) (threadIdx.x & 3) + c, p.n_columns - 1);
-            state.mask_row[n][c] = (column / p.gqa - first_row) * keys_per_tile * 2;
-        }
+        state.maximum[n][0] = state.maximum[n][1] = lowest_score;
     }
     if (active) {
-        walk<shape>(p, stage, state, tile_begin + group, tile_end, head, layout.fragments(head), layout.scales(p, head));
+        walk<shape>(p, ring, k, v, mask, state, tile, tile_end, head, first_column, layout);
     }
     __syncthreads(); // everything staged has been used: the memory now holds the groups' results
     const int columns = p.heads_per_block * shape::columns;
-    float *parked = reinterpret_cast<float *>(shared), *ml = parked + p.groups * columns * shape::head_dim;
+    float *parked = reinterpret_cast<float *>(shared), *ml = parked + p.groups * columns * shape::parked_row;
     if (active) {
         const int at = warp * shape::columns;
-        park<shape>(state, parked + at * shape::head_dim, ml + 2 * at);
+        park<shape>(state, parked + at * shape::parked_row, ml + 2 * at);
     }
     __syncthreads();
-    merge_groups<shape>(p, parked, ml, warps);
+    merge_groups<shape>(p, parked, ml, first_head, first_column, warps);
 }
 
 // One thread block a column: merge the splits, warp by warp, then un-rotate and store.
-template <class shape, int warps> __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid_constant__ attend_params p) {
+template <class shape, int warps> static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid_constant__ attend_params p) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes), rows = 32 / lanes;
     __shared__ float4 gathered[warps][passes][32];
-    __shared__ float tops[warps], sums[warps];
+    __shared__ float2 states[warps][rows]; // (maximum, sum)
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     const int64_t first = ((int64_t) (blockIdx.z * p.n_head_kv + blockIdx.y) * p.n_columns + blockIdx.x) * p.splits;
     wait_for_previous_kernel();
     let_next_kernel_start();
 
-    float maximum = lowest_score;
-    for (int i = threadIdx.x; i < p.splits; i += warps * 32) {
-        maximum = fmaxf(maximum, p.partial_ml[2 * (first + i)]);
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
-    }
-    if (lane == 0) {
-        tops[warp] = maximum;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < warps; i++) {
-        maximum = fmaxf(maximum, tops[i]);
-    }
     float4 v[passes] = {};
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int i = warp * rows + lane / lanes; i < p.splits; i += warps * rows) {
-        const float2 state = *reinterpret_cast<const float2 *>(p.partial_ml + 2 * (first + i));
-        const float weight = exp2_fast(state.x - maximum);
-        sum = fmaf(state.y, weight, sum);
+    float maximum = lowest_score, sum = 0.0f;
+    constexpr int depth = passes > 1 ? 4 : 9; // partial results a warp has on their way at a time
+    for (int start = warp * rows + lane / lanes; start < p.splits; start += depth * warps * rows) {
+        float2 state[depth];
+        float4 x[depth][passes];
+#pragma unroll
+        for (int i = 0; i < depth; i++) {
+            const int split = start + i * warps * rows;
+            const int64_t at = first + min(split, p.splits - 1);
+            state[i] = *reinterpret_cast<const float2 *>(p.partial_ml + 2 * at);
+#pragma unroll
+            for (int pass = 0; pass < passes; pass++) {
+                x[i][pass] = *reinterpret_cast<const float4 *>(p.partial + at * shape::head_dim + (pass * lanes + lane % lanes) * 4);
+            }
+            state[i].x = split < p.splits ? state[i].x : -INFINITY;
+        }
+        float top = maximum;
+#pragma unroll
+        for (int i = 0; i < depth; i++) {
+            top = fmaxf(top, state[i].x);
+        }
+        const float rescale = exp2_fast(maximum - top);
+        maximum = top;
+        sum *= rescale;
 #pragma unroll
         for (int pass = 0; pass < passes; pass++) {
-            const float4 x = *reinterpret_cast<const float4 *>(p.partial + (first + i) * shape::head_dim + (pass * lanes + lane % lanes) * 4);
-            v[pass].x = fmaf(x.x, weight, v[pass].x), v[pass].y = fmaf(x.y, weight, v[pass].y);
-            v[pass].z = fmaf(x.z, weight, v[pass].z), v[pass].w = fmaf(x.w, weight, v[pass].w);
+            v[pass].x *= rescale, v[pass].y *= rescale, v[pass].z *= rescale, v[pass].w *= rescale;
+        }
+#pragma unroll
+        for (int i = 0; i < depth; i++) {
+            const float weight = exp2_fast(state[i].x - maximum);
+            sum = fmaf(state[i].y, weight, sum);
+#pragma unroll
+            for (int pass = 0; pass < passes; pass++) {
+                v[pass].x = fmaf(x[i][pass].x, weight, v[pass].x), v[pass].y = fmaf(x[i][pass].y, weight, v[pass].y);
+                v[pass].z = fmaf(x[i][pass].z, weight, v[pass].z), v[pass].w = fmaf(x[i][pass].w, weight, v[pass].w);
+            }
         }
     }
 #pragma unroll
     for (int pass = 0; pass < passes; pass++) {
         gathered[warp][pass][lane] = v[pass];
     }
-    if (rows == 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-    }
-    if (lane == 0) {
-        sums[warp] = sum;
+    if (lane % lanes == 0) {
+        states[warp][lane / lanes] = make_float2(maximum, sum);
     }
     __syncthreads();
     if (warp >= passes) {
         return;
     }
-    sum = 0.0f;
+    maximum = lowest_score, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < warps * rows; i++) {
+        maximum = fmaxf(maximum, states[i / rows][i % rows].x);
+    }
     float4 total = make_float4(0, 0, 0, 0);
-    for (int i = 0; i < warps; i++) {
-        sum += sums[i];
-        for (int row = 0; row < rows; row++) {
-            const float4 x = gathered[i][warp][lane % lanes + row * lanes];
-            total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w;
-        }
+#pragma unroll
+    for (int i = 0; i < warps * rows; i++) {
+        const float weight = exp2_fast(states[i / rows][i % rows].x - maximum);
+        const float4 x = gathered[i / rows][warp][lane % lanes + i % rows * lanes];
+        sum = fmaf(states[i / rows][i % rows].y, weight, sum);
+        total.x = fmaf(x.x, weight, total.x), total.y = fmaf(x.y, weight, total.y);
+        total.z = fmaf(x.z, weight, total.z), total.w = fmaf(x.w, weight, total.w);
     }
     store_output<shape>(p, blockIdx.z, blockIdx.y, blockIdx.x, (warp * lanes + lane % lanes) * 4, total, maximum, sum);
 }

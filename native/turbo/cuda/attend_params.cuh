@@ -6,8 +6,6 @@
 
 namespace turbo_cuda {
 
-// Tokens a warp takes from the cache at a time.
-static constexpr int keys_per_tile = 64;
 // Staged tiles a group of warps owns: one in use, two on their way.
 static constexpr int ring_slots = 3;
 // Scores are kept in base 2. A running maximum starts here: finite, so that differences never are NaN.
@@ -37,22 +35,38 @@ struct attend_params {
     float *partial; // [stream][head_kv][column][split][head_dim], then (maximum, sum) pairs in the same order
     float *partial_ml;
     int n_head_kv, gqa, n_columns, n_rows, n_kv;
-    int heads_per_block, groups, splits, tiles, column_blocks;
-    int slot_bytes, mask_rows;
+    int heads_per_block, groups, splits, column_blocks;
+    int split_tiles, split_rest; // tiles a split takes; the first split_rest of them take one more
+    int slot_bytes;
+    int copy_rows; // K and V are staged row by row
     float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
     float soft_cap;    // soft cap in base-2 exponents, 0 = none
 };
 
-// A head of `blocks` blocks, eight columns (query heads x rows) a tile, `tiles` tiles a warp.
-template <int blocks_, int tiles_, int values_per_lane_> struct attend_shape {
+// A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens of the
+// cache at a time: many for throughput, few for latency.
+template <int blocks_, int tiles_, int slices_, int values_per_lane_> struct attend_shape {
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
+    static constexpr int slices = slices_;
+    static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;
     static constexpr int head_dim = blocks * block_values;
     static constexpr int columns = 8 * tiles;
+    // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.
+    static constexpr int parked_row = blocks * (block_values + block_values / 8) - 4;
+    static __device__ __forceinline__ int parked_at(int value) { return value + value / 32 * 4; }
     static constexpr int fragments = parts * 32; // uint4 of a prepared query block: one a part and lane
+
+    // The inverse, for the first byte of a register.
+    static __device__ __forceinline__ int quarter_of(int value) {
+        return values_per_lane == 32 ? value / 32 : value / 32 * 2 + (value / 4 & 1);
+    }
+    static __device__ __forceinline__ int register_of(int value) {
+        return values_per_lane == 32 ? value / 4 % 8 : value % 32 / 8;
+    }
 
     // Position in its block of byte `byte` of register `r` of quarter `t`.
     static __device__ __forceinline__ int position(int t, int r, int byte) {

@@ -8,8 +8,8 @@
 
 namespace turbo_cuda {
 
-// Walsh-Hadamard over the registers of a lane, then over the four lanes that share a block.
-template <int n> static __device__ __forceinline__ void hadamard_quarters(float (&x)[n]) {
+// Walsh-Hadamard over the n registers of a lane, then over `lanes` neighbouring lanes.
+template <int n, int lanes> static __device__ __forceinline__ void hadamard_lanes(float (&x)[n]) {
 #pragma unroll
     for (int h = 1; h < n; h *= 2) {
 #pragma unroll
@@ -22,11 +22,11 @@ template <int n> static __device__ __forceinline__ void hadamard_quarters(float 
         }
     }
 #pragma unroll
-    for (int lane_bit = 1; lane_bit <= 2; lane_bit *= 2) {
-        const float sign = (threadIdx.x & lane_bit) ? -1.0f : 1.0f;
+    for (int bit = 1; bit < lanes; bit *= 2) {
+        const float sign = (threadIdx.x & bit) ? -1.0f : 1.0f;
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffffu, x[i], lane_bit));
+            x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffffu, x[i], bit));
         }
     }
 }
@@ -45,48 +45,49 @@ static __device__ __forceinline__ float flip_sign(float x, uint32_t signs, int b
     return __uint_as_float(__float_as_uint(x) ^ ((signs >> bit) << 31));
 }
 
-// Prepare one block of the eight columns of a tile. Lane 4c+t holds quarter t of column c.
-// fragments[part*32 + lane] = high bytes (2 registers), low bytes (2 registers); scales[c] = value of one integer step.
+// Prepare one block of column `column` (0-7) of a tile; half a warp does it, a lane has block_values / 16
+// values in a row.
+// fragments[part*32 + 4*column + t] = high bytes (2 registers), low bytes (2 registers) of one part of quarter t;
+// scales[column] = value of one integer step.
 template <class shape>
-static __device__ void prepare_query(const float *q_block, bool valid, bool rotate, float post_scale, uint4 *fragments, float *scales) {
-    constexpr int n = shape::values_per_lane;
-    const int lane = threadIdx.x & 31, t = lane & 3;
-    float x[n];
-#pragma unroll
-    for (int r = 0; r < n / 4; r++) {
-        const float4 v = valid ? *reinterpret_cast<const float4 *>(q_block + shape::position(t, r, 0)) : make_float4(0, 0, 0, 0);
-        x[4 * r] = v.x, x[4 * r + 1] = v.y, x[4 * r + 2] = v.z, x[4 * r + 3] = v.w;
-    }
+static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_values / 16], bool rotate, float post_scale, int column,
+                                                     uint4 *fragments, float *scales) {
+    constexpr int n = shape::block_values / 16;
+    const int lane = threadIdx.x & 15, first = lane * n;
     if (rotate) {
-        const uint32_t signs = sign_word<shape::block_values>(n == 32 ? t : t >> 1);
+        const uint32_t signs = sign_word<shape::block_values>(first / 32) >> (first % 32);
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            x[i] = flip_sign(x[i], signs, shape::position(n == 32 ? 0 : t & 1, i / 4, i % 4));
+            x[i] = flip_sign(x[i], signs, i);
         }
-        hadamard_quarters(x);
+        hadamard_lanes<n, 16>(x);
     }
     float top = 0.0f;
 #pragma unroll
     for (int i = 0; i < n; i++) {
         top = fmaxf(top, fabsf(x[i]));
     }
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const float to_int = top > 0.0f ? 32639.0f / top : 0.0f; // 32639 = 127 * 256 + 127
 #pragma unroll
-    for (int part = 0; part < shape::parts; part++) {
-        uint32_t high[2] = {0, 0}, low[2] = {0, 0};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int value = __float2int_rn(x[8 * part + i] * to_int);
-            const int upper = (value + 128) >> 8;
-            high[i / 4] |= (uint32_t) (upper & 255) << (8 * (i & 3));
-            low[i / 4] |= (uint32_t) ((value - upper * 256) & 255) << (8 * (i & 3));
-        }
-        fragments[part * 32 + lane] = make_uint4(high[0], high[1], low[0], low[1]);
+    for (int step = 1; step < 16; step *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
-    if (t == 0) {
-        scales[lane >> 2] = top * post_scale * (1.0f / 32639.0f);
+    const float to_int = top > 0.0f ? __fdividef(32639.0f, top) : 0.0f; // 32639 = 127 * 256 + 127
+    uint32_t high[n / 4] = {}, low[n / 4] = {};
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        const int value = __float2int_rn(x[i] * to_int), upper = (value + 128) >> 8;
+        high[i / 4] |= (uint32_t) (upper & 255) << (8 * (i & 3));
+        low[i / 4] |= (uint32_t) (value & 255) << (8 * (i & 3));
+    }
+#pragma unroll
+    for (int i = 0; i < n / 4; i++) {
+        const int value = first + 4 * i, t = shape::quarter_of(value), r = shape::register_of(value);
+        uint32_t *fragment = reinterpret_cast<uint32_t *>(fragments + r / 2 * 32 + 4 * column + t);
+        fragment[r & 1] = high[i];
+        fragment[2 + (r & 1)] = low[i];
+    }
+    if (lane == 0) {
+        scales[column] = top * post_scale * (1.0f / 32639.0f);
     }
 }
 

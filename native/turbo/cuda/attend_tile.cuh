@@ -1,4 +1,4 @@
-// The two products of one tile of 64 tokens: scores (K x Q) and values (V x P), both on int8 tensor cores.
+// The two products of one tile of 16*slices tokens: scores (K x Q) and values (V x P), both on int8 tensor cores.
 
 #pragma once
 
@@ -7,45 +7,42 @@
 
 namespace turbo_cuda {
 
-// Where the rows of a staged tile lie in shared memory.
+// Where a lane finds its rows of a staged tile: rows g, g + 8, g + 16, ... with g = lane / 4. Eight tokens further is a
+// multiple of 16 bytes in the cache, so neither the start within a 16-byte unit nor any shift changes from row to row.
 struct tile_rows {
     const uint8_t *shared;
-    uint32_t base;      // byte offset of the first slot, the head included
-    uint32_t pitch;     // bytes between slots
-    uint32_t skew;      // start of row 0 within its 16-byte unit
-    uint32_t skew_step; // what each further row adds to it (mod 16), 0 for contiguous tiles
-
-    __device__ __forceinline__ uint32_t offset(int row) const {
-        return base + row * pitch + ((skew + row * skew_step) & 15u);
-    }
+    uint32_t first; // byte offset of row g, the head included
+    uint32_t step;  // bytes from a row to the one eight further
 };
 
-// Scores of 64 tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i & 1),
+// Scores of 16*slices tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i & 1),
 // where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
-static __device__ __forceinline__ void tile_scores(float (&s)[4][shape::tiles][4], const tile_rows &rows, int block_bytes,
-                                                   const uint4 *fragments, const float *scales) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes, const tile_rows &rows,
+                                                   int block_bytes, const uint4 *fragments, const float *scales) {
+    const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
+        const uint32_t block = rows.first + b * block_bytes;
+        const code_place place = reader::place(rows.shared, block, t);
         uint4 q[shape::tiles][shape::parts];
         float q_scale[shape::tiles][2];
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
-            const int block = n * shape::blocks + b;
+            const int at = n * shape::blocks + b;
 #pragma unroll
             for (int part = 0; part < shape::parts; part++) {
-                q[n][part] = fragments[block * shape::fragments + part * 32 + lane];
+                q[n][part] = fragments[at * shape::fragments + part * 32 + lane];
             }
-            q_scale[n][0] = scales[block * 8 + 2 * t];
-            q_scale[n][1] = scales[block * 8 + 2 * t + 1];
+            q_scale[n][0] = scales[at * 8 + 2 * t];
+            q_scale[n][1] = scales[at * 8 + 2 * t + 1];
         }
 #pragma unroll
-        for (int m = 0; m < 4; m++) {
-            const uint32_t first = rows.offset(16 * m + g) + b * block_bytes, second = rows.offset(16 * m + 8 + g) + b * block_bytes;
+        for (int m = 0; m < shape::slices; m++) {
+            const uint32_t first = 2 * m * rows.step, second = first + rows.step;
             uint32_t w0[reader::words], w1[reader::words];
-            reader::load(w0, rows.shared, first, t);
-            reader::load(w1, rows.shared, second, t);
+            reader::load(w0, place, first);
+            reader::load(w1, place, second);
             int32_t high[shape::tiles][4] = {}, low[shape::tiles][4] = {};
             auto multiply = [&](int part, const uint32_t(&a)[4]) {
 #pragma unroll
@@ -55,22 +52,22 @@ static __device__ __forceinline__ void tile_scores(float (&s)[4][shape::tiles][4
                 }
             };
             uint32_t a[4];
-            reader::template decode<0>(w0, a[0], a[2]);
-            reader::template decode<0>(w1, a[1], a[3]);
+            codes.template decode<0>(w0, a[0], a[2]);
+            codes.template decode<0>(w1, a[1], a[3]);
             multiply(0, a);
-            reader::template decode<1>(w0, a[0], a[2]);
-            reader::template decode<1>(w1, a[1], a[3]);
+            codes.template decode<1>(w0, a[0], a[2]);
+            codes.template decode<1>(w1, a[1], a[3]);
             multiply(1, a);
             if (shape::parts == 4) {
-                reader::template decode<2>(w0, a[0], a[2]);
-                reader::template decode<2>(w1, a[1], a[3]);
+                codes.template decode<2>(w0, a[0], a[2]);
+                codes.template decode<2>(w1, a[1], a[3]);
                 multiply(2 % shape::parts, a);
-                reader::template decode<3>(w0, a[0], a[2]);
-                reader::template decode<3>(w1, a[1], a[3]);
+                codes.template decode<3>(w0, a[0], a[2]);
+                codes.template decode<3>(w1, a[1], a[3]);
                 multiply(3 % shape::parts, a);
             }
-            const float d0 = fminf(reader::scale(rows.shared, first), 65504.0f);
-            const float d1 = fminf(reader::scale(rows.shared, second), 65504.0f);
+            const float d0 = fminf(reader::scale(rows.shared, block + first), 65504.0f);
+            const float d1 = fminf(reader::scale(rows.shared, block + second), 65504.0f);
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
@@ -86,13 +83,13 @@ static __device__ __forceinline__ void tile_scores(float (&s)[4][shape::tiles][4
 // Probabilities x block scale of a tile as unsigned 16-bit integers, split into bytes and laid out as B fragments.
 // The token order inside a fragment is that of transpose_8x8: 2t, 2t+1, 8+2t, 8+2t+1.
 template <class shape> struct probability_fragments {
-    uint32_t high[shape::tiles][4], low[shape::tiles][4];
+    uint32_t high[shape::tiles][shape::slices], low[shape::tiles][shape::slices];
     float unit; // value of one integer step
 
-    __device__ __forceinline__ void build(const float (&p)[4][shape::tiles][4], float (&d)[8]) {
+    __device__ __forceinline__ void build(const float (&p)[shape::slices][shape::tiles][4], float (&d)[2 * shape::slices]) {
         float top = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 2 * shape::slices; i++) {
             d[i] = fminf(d[i], 65504.0f);
             top = fmaxf(top, d[i]);
         }
@@ -101,9 +98,9 @@ template <class shape> struct probability_fragments {
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
         }
         unit = top * (1.0f / 65535.0f);
-        const float to_int = top > 0.0f ? 65535.0f / top : 0.0f;
+        const float to_int = top > 0.0f ? __fdividef(65535.0f, top) : 0.0f;
 #pragma unroll
-        for (int m = 0; m < 4; m++) {
+        for (int m = 0; m < shape::slices; m++) {
             const float f0 = d[2 * m] * to_int, f1 = d[2 * m + 1] * to_int;
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
@@ -122,17 +119,18 @@ template <class shape> struct probability_fragments {
 // One part (8 values a lane: two products of 16 output values) of out += V x P.
 template <class reader, class shape, int part>
 static __device__ __forceinline__ void tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4],
-                                                        const uint32_t (&w)[8][reader::words], const probability_fragments<shape> &p,
+                                                        const reader &codes, const uint32_t (&w)[2 * shape::slices][reader::words],
+                                                        const probability_fragments<shape> &p,
                                                         const float (&weight)[shape::tiles][2]) {
     int32_t high[2][shape::tiles][4] = {}, low[2][shape::tiles][4] = {};
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        uint32_t a[2][4];
+    for (int k = 0; k < (shape::slices + 1) / 2; k++) {
+        uint32_t a[2][4] = {};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < (shape::slices > 1 ? 2 : 1); half++) {
             uint32_t x[2], y[2];
-            reader::template decode<part>(w[4 * k + 2 * half], x[0], x[1]);
-            reader::template decode<part>(w[4 * k + 2 * half + 1], y[0], y[1]);
+            codes.template decode<part>(w[4 * k + 2 * half], x[0], x[1]);
+            codes.template decode<part>(w[4 * k + 2 * half + 1], y[0], y[1]);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint32_t tx = transpose_8x8(x[j]), ty = transpose_8x8(y[j]);
@@ -144,8 +142,9 @@ static __device__ __forceinline__ void tile_values_part(float (&out)[shape::valu
         for (int j = 0; j < 2; j++) {
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
-                mma_s8_u8(high[j][n], a[j], p.high[n][2 * k], p.high[n][2 * k + 1]);
-                mma_s8_u8(low[j][n], a[j], p.low[n][2 * k], p.low[n][2 * k + 1]);
+                constexpr int last = shape::slices - 1; // one slice alone leaves the upper half of the product zero
+                mma_s8_u8(high[j][n], a[j], p.high[n][2 * k], p.high[n][2 * k < last ? 2 * k + 1 : last]);
+                mma_s8_u8(low[j][n], a[j], p.low[n][2 * k], p.low[n][2 * k < last ? 2 * k + 1 : last]);
             }
         }
     }
@@ -161,22 +160,29 @@ static __device__ __forceinline__ void tile_values_part(float (&out)[shape::valu
     }
 }
 
-// out += V x P for 64 tokens, `count` of them real. p as s of tile_scores; weight[tile][i]: factor of column 2t + i.
+// out += V x P for 16*slices tokens, `count` of them real. p as s of tile_scores; weight[tile][i]: factor of column 2t + i.
 // out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
 template <class reader, class shape>
 static __device__ __forceinline__ void tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4],
-                                                   const tile_rows &rows, int count, int block_bytes,
-                                                   const float (&p)[4][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+                                                   const reader &codes, const tile_rows &rows, int count, int block_bytes,
+                                                   const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
-        uint32_t w[8][reader::words];
-        float d[8];
+        const uint32_t block = rows.first + b * block_bytes;
+        const code_place place = reader::place(rows.shared, block, t);
+        uint32_t w[2 * shape::slices][reader::words];
+        float d[2 * shape::slices];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t block = rows.offset(8 * i + g) + b * block_bytes;
-            reader::load(w[i], rows.shared, block, t);
-            d[i] = 8 * i + g < count ? reader::scale(rows.shared, block) : 0.0f; // a slot past the end holds anything
+        for (int i = 0; i < 2 * shape::slices; i++) {
+            reader::load(w[i], place, i * rows.step);
+            d[i] = reader::scale(rows.shared, block + i * rows.step);
+        }
+        if (count < shape::keys) { // past the end lies anything
+#pragma unroll
+            for (int i = 0; i < 2 * shape::slices; i++) {
+                d[i] = 8 * i + g < count ? d[i] : 0.0f;
+            }
         }
         probability_fragments<shape> fragments;
         fragments.build(p, d);
@@ -186,11 +192,11 @@ static __device__ __forceinline__ void tile_values(float (&out)[shape::blocks][s
             factor[n][0] = weight[n][0] * fragments.unit;
             factor[n][1] = weight[n][1] * fragments.unit;
         }
-        tile_values_part<reader, shape, 0>(out[b], w, fragments, factor);
-        tile_values_part<reader, shape, 1>(out[b], w, fragments, factor);
+        tile_values_part<reader, shape, 0>(out[b], codes, w, fragments, factor);
+        tile_values_part<reader, shape, 1>(out[b], codes, w, fragments, factor);
         if (shape::parts == 4) {
-            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], w, fragments, factor);
-            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], w, fragments, factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, w, fragments, factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, w, fragments, factor);
         }
     }
 }

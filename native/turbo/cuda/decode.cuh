@@ -1,25 +1,35 @@
 // Packed codes to signed bytes, in registers.
 //
 // Work is laid out for tensor-core products of 8 tokens a warp: lane 4r+t owns token r and the t-th quarter of its
-// block, 32 values of a 128-value block (a "part" is 8 of them: two registers of four bytes each), 16 of a 64-value one.
-// A reader loads the code words of its quarter once and then hands out parts in any order.
+// block, `values` = 32 values of a 128-value block or 16 of a 64-value one, in the order of attend_shape::position. A part
+// is 8 of them: two registers of four bytes. A reader loads the code words of its quarter once and then hands out parts.
 
 #pragma once
 
 #include "ptx.cuh"
-#include "tables.cuh"
+#include "formats.cuh"
 
 namespace turbo_cuda {
 
-// `n` 32-bit words at a byte offset that is only known to be even.
-template <int n> static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const uint8_t *shared, uint32_t offset) {
-    const uint32_t *base = reinterpret_cast<const uint32_t *>(shared + (offset & ~3u));
-    const uint32_t shift = (offset & 2u) * 8u;
+// Where a lane finds the codes of its quarter of a block: whole words, to be shifted right by `shift` bits (funnelled),
+// and then by `half` bits (0 or 16: which half of each word is the lane's).
+struct code_place {
+    const uint8_t *words;
+    uint32_t shift, half;
+};
+
+static __device__ __forceinline__ code_place place_at_bit(const uint8_t *shared, uint32_t bit) {
+    return {shared + (bit >> 5) * 4, bit & 31u, 0u};
+}
+
+// `n` words from a place, `skip` bytes on (a multiple of 16).
+template <int n> static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
+    const uint32_t *base = reinterpret_cast<const uint32_t *>(place.words + skip);
     uint32_t word = base[0];
 #pragma unroll
     for (int i = 0; i < n; i++) {
         const uint32_t next = base[i + 1];
-        w[i] = __funnelshift_r(word, next, shift);
+        w[i] = __funnelshift_r(word, next, place.shift);
         word = next;
     }
 }
@@ -28,18 +38,43 @@ static __device__ __forceinline__ float load_half(const uint8_t *shared, uint32_
     return __half2float(*reinterpret_cast<const __half *>(shared + offset));
 }
 
+// A codebook of `entries` bytes in registers. Written through asm so that the compiler keeps it there: left to itself it
+// loads the constants again at every use, one instruction in ten.
+template <int words> struct register_table {
+    uint32_t entry[words];
+
+    __device__ __forceinline__ void set(const uint32_t (&values)[words]) {
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            asm volatile("mov.b32 %0, %1;" : "=r"(entry[i]) : "r"(values[i]));
+        }
+    }
+};
+
 // Eight entries of a table: selector nibbles must have their top bit clear.
-template <uint32_t t0, uint32_t t1>
-static __device__ __forceinline__ void look_up_8(uint32_t selectors, uint32_t &r0, uint32_t &r1) {
+static __device__ __forceinline__ void look_up_8(uint32_t t0, uint32_t t1, uint32_t selectors, uint32_t &r0, uint32_t &r1) {
     r0 = byte_permute(t0, t1, selectors);
     r1 = byte_permute(t0, t1, selectors >> 16);
 }
 
-// What the scalar types share: an f16 scale, then one word a bit for every 32 values.
-template <int bits> struct reader_scalar {
+// What the scalar types share: an f16 scale, then one word a bit for every 32 values. A lane has a whole word of each bit
+// (32 values) or half of one (16 values).
+template <int bits, int values> struct reader_scalar {
     static constexpr int words = bits;
-    static __device__ __forceinline__ void load(uint32_t (&w)[words], const uint8_t *shared, uint32_t block, int t) {
-        load_words(w, shared, block + 2 + 4 * bits * t);
+
+    static __device__ __forceinline__ code_place place(const uint8_t *shared, uint32_t block, int t) {
+        code_place at = place_at_bit(shared, (block + 2 + 4 * bits * (values == 32 ? t : t >> 1)) * 8);
+        at.half = values == 32 ? 0u : 16u * (t & 1);
+        return at;
+    }
+    static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
+        load_words(w, at, skip);
+        if (values == 16) {
+#pragma unroll
+            for (int i = 0; i < words; i++) {
+                w[i] >>= at.half;
+            }
+        }
     }
     static __device__ __forceinline__ float scale(const uint8_t *shared, uint32_t block) {
         return load_half(shared, block);
@@ -47,47 +82,134 @@ template <int bits> struct reader_scalar {
 };
 
 // Scalar codes, 2 bits: w0 and w1 hold values 0-15 in the low and 16-31 in the high two bits of each nibble.
-struct reader_2bit : reader_scalar<2> {
-    template <int part>
-    static __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) {
+template <int values> struct reader_2bit : reader_scalar<2, values> {
+    register_table<1> table;
+
+    __device__ __forceinline__ explicit reader_2bit(const uint8_t *) {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo2, 0);
-        const uint32_t codes = (part < 2 ? w[part & 1] : w[part & 1] >> 2) & 0x33333333u;
-        look_up_8<t0, t0>(codes, r0, r1);
+        table.set({t0});
+    }
+    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[2], uint32_t &r0, uint32_t &r1) const {
+        const uint32_t t0 = table.entry[0];
+        if (values == 32) {
+            look_up_8(t0, t0, (part < 2 ? w[part & 1] : w[part & 1] >> 2) & 0x33333333u, r0, r1);
+        } else {
+            r0 = byte_permute(t0, t0, (part == 0 ? w[0] : w[0] >> 2) & 0x3333u);
+            r1 = byte_permute(t0, t0, (part == 0 ? w[1] : w[1] >> 2) & 0x3333u);
+        }
     }
 };
 
 // 3 bits: nibbles of w0-w2 hold values 0-23, their top bits the values 24-31.
-struct reader_3bit : reader_scalar<3> {
-    template <int part>
-    static __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) {
-        constexpr uint32_t t0 = pack4(book::turbo_book_turbo3, 0);
-        constexpr uint32_t t1 = pack4(book::turbo_book_turbo3, 4);
-        if (part < 3) {
-            look_up_8<t0, t1>(w[part % 3] & 0x77777777u, r0, r1);
+template <int values> struct reader_3bit : reader_scalar<3, values> {
+    register_table<2> table;
+
+    __device__ __forceinline__ explicit reader_3bit(const uint8_t *) {
+        constexpr uint32_t t0 = pack4(book::turbo_book_turbo3, 0), t1 = pack4(book::turbo_book_turbo3, 4);
+        table.set({t0, t1});
+    }
+    static __device__ __forceinline__ uint32_t last_codes(const uint32_t (&w)[3]) {
+        const uint32_t low = ((w[0] >> 3) & 0x11111111u) | ((w[1] >> 2) & 0x22222222u);
+        return low | ((w[2] >> 1) & 0x44444444u);
+    }
+    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[3], uint32_t &r0, uint32_t &r1) const {
+        const uint32_t t0 = table.entry[0], t1 = table.entry[1];
+        if (values == 32) {
+            look_up_8(t0, t1, part < 3 ? w[part % 3] & 0x77777777u : last_codes(w), r0, r1);
         } else {
-            const uint32_t low = (w[0] >> 3) & 0x11111111u;
-            const uint32_t middle = low | ((w[1] >> 2) & 0x22222222u);
-            look_up_8<t0, t1>(middle | ((w[2] >> 1) & 0x44444444u), r0, r1);
+            r0 = byte_permute(t0, t1, w[part == 0 ? 0 : 2] & 0x7777u);
+            r1 = byte_permute(t0, t1, part == 0 ? w[1] & 0x7777u : last_codes(w));
         }
     }
 };
 
 // 4 bits: a code a nibble; sixteen entries are two tables of eight and a choice by the top bit.
-struct reader_4bit : reader_scalar<4> {
-    template <int part>
-    static __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) {
+template <int values> struct reader_4bit : reader_scalar<4, values> {
+    register_table<5> table;
+
+    __device__ __forceinline__ explicit reader_4bit(const uint8_t *) {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo4, 0), t1 = pack4(book::turbo_book_turbo4, 4);
         constexpr uint32_t t2 = pack4(book::turbo_book_turbo4, 8), t3 = pack4(book::turbo_book_turbo4, 12);
-        const uint32_t codes = w[part] & 0x77777777u;
-        const uint32_t tops = (w[part] >> 3) & 0x11111111u;
-        uint32_t low[2], high[2];
-        look_up_8<t0, t1>(codes, low[0], low[1]);
-        look_up_8<t2, t3>(codes, high[0], high[1]);
-        uint32_t mask[2];
-        look_up_8<0x0000ff00u, 0u>(tops, mask[0], mask[1]);
-        r0 = (low[0] & ~mask[0]) | (high[0] & mask[0]);
-        r1 = (low[1] & ~mask[1]) | (high[1] & mask[1]);
+        table.set({t0, t1, t2, t3, 0x0000ff00u});
+    }
+    __device__ __forceinline__ uint32_t look_up(uint32_t codes, uint32_t tops) const {
+        const uint32_t low = byte_permute(table.entry[0], table.entry[1], codes), high = byte_permute(table.entry[2], table.entry[3], codes);
+        const uint32_t mask = byte_permute(table.entry[4], table.entry[4], tops);
+        return (low & ~mask) | (high & mask);
+    }
+    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[4], uint32_t &r0, uint32_t &r1) const {
+        if (values == 32) {
+            const uint32_t codes = w[part] & 0x77777777u, tops = (w[part] >> 3) & 0x11111111u;
+            r0 = look_up(codes, tops);
+            r1 = look_up(codes >> 16, tops >> 16);
+        } else {
+            r0 = look_up(w[2 * part % 4] & 0x7777u, (w[2 * part % 4] >> 3) & 0x1111u);
+            r1 = look_up(w[(2 * part + 1) % 4] & 0x7777u, (w[(2 * part + 1) % 4] >> 3) & 0x1111u);
+        }
     }
 };
+
+// Trellis codes. One look-up gives two neighbouring values: the table of 2^(window + bits) pairs of bytes lies in shared
+// memory (fill_pairs).
+template <class format, int values> struct reader_trellis {
+    static constexpr int bits = format::bits, span = format::window + bits;
+    static constexpr int last_bit = (values == 32 ? 30 * bits : (3 * 8 + 2) * bits) + span;
+    static constexpr int words = (last_bit + 31) / 32;
+    const uint8_t *table;
+
+    __device__ __forceinline__ explicit reader_trellis(const uint8_t *pairs) : table(pairs) {}
+
+    static __device__ __forceinline__ code_place place(const uint8_t *shared, uint32_t block, int t) {
+        const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
+        return place_at_bit(shared, block * 8 + 16 + bits * (first + 1) - format::window);
+    }
+    static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
+        load_words(w, at, skip);
+    }
+    static __device__ __forceinline__ float scale(const uint8_t *shared, uint32_t block) {
+        const uint32_t header = *reinterpret_cast<const uint16_t *>(shared + block);
+        return __half2float(__ushort_as_half((unsigned short) ((header & 0x3ffu) << 5)));
+    }
+    // The pair whose windows begin at bit `at` of the quarter.
+    template <int at> __device__ __forceinline__ uint32_t pair(const uint32_t (&w)[words]) const {
+        constexpr int word = at / 32, shift = at % 32;
+        constexpr uint32_t mask = ((1u << span) - 1u) * 2u; // byte offsets
+        uint32_t offset;
+        if constexpr (shift == 0) {
+            offset = w[word] << 1;
+        } else if constexpr (shift + span <= 32) {
+            offset = w[word] >> (shift - 1);
+        } else {
+            offset = __funnelshift_r(w[word], w[word + 1 < words ? word + 1 : word], shift - 1);
+        }
+        return *reinterpret_cast<const uint16_t *>(table + (offset & mask));
+    }
+    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
+        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits, second = values == 32 ? first + 4 * bits : first + 8 * bits;
+        r0 = byte_permute(pair<first>(w), pair<first + 2 * bits>(w), 0x5410);
+        r1 = byte_permute(pair<second>(w), pair<second + 2 * bits>(w), 0x5410);
+    }
+};
+
+// Bytes of the table of pairs of a format, 0 for the scalar ones.
+static __host__ __device__ constexpr int pair_table_bytes(int format) {
+    return format == KV_TURBO2_TCQ ? 2 << 10 : format == KV_TURBO3_TCQ ? 2 << 12 : format == KV_TURBO4_TCQ ? 2 << 14 : 0;
+}
+
+template <class format> static __device__ __forceinline__ void fill_pairs(uint8_t *table, int thread, int threads) {
+    constexpr int mask = (1 << format::window) - 1;
+    for (int i = thread; i < 1 << (format::window + format::bits); i += threads) {
+        const uint32_t first = (uint8_t) format::entry(i & mask), second = (uint8_t) format::entry(i >> format::bits);
+        reinterpret_cast<uint16_t *>(table)[i] = (uint16_t) (first | second << 8);
+    }
+}
+
+static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
+    switch (format) {
+        case KV_TURBO2_TCQ: fill_pairs<format_turbo2_tcq>(table, thread, threads); break;
+        case KV_TURBO3_TCQ: fill_pairs<format_turbo3_tcq>(table, thread, threads); break;
+        case KV_TURBO4_TCQ: fill_pairs<format_turbo4_tcq>(table, thread, threads); break;
+    }
+}
 
 } // namespace turbo_cuda

@@ -8,9 +8,12 @@
 
 namespace turbo_cuda {
 
-// Four bytes picked from the eight of (b:a), one per nibble of the low half of `selector`.
+// Four bytes picked from the eight of (b:a), one per nibble of the low half of `selector`; the top bit of a nibble must
+// be clear. (The built-in __byte_perm spends an instruction on clearing it.)
 static __device__ __forceinline__ uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
-    return __byte_perm(a, b, selector);
+    uint32_t picked;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "r"(selector));
+    return picked;
 }
 
 // 8x8 transpose of 16-bit elements across the warp: lane 4r+c holds columns 2c, 2c+1 of row r.
@@ -48,14 +51,10 @@ static __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
-// Start copying 16 (or 4) bytes from device memory to shared memory; both addresses aligned to the size.
+// Start copying 16 bytes from device memory to shared memory; both addresses aligned to 16.
 static __device__ __forceinline__ void copy_async_16(void *shared, const void *global) {
     const uint32_t address = (uint32_t) __cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
-}
-static __device__ __forceinline__ void copy_async_4(void *shared, const void *global) {
-    const uint32_t address = (uint32_t) __cvta_generic_to_shared(shared);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(global) : "memory");
 }
 static __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -68,6 +67,39 @@ template <int pending> static __device__ __forceinline__ void copy_async_wait() 
 static __device__ __forceinline__ void barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define TURBO_BULK_COPY 1 // the copy engine and its barriers
+#endif
+
+// Barriers in shared memory (sm_90): a phase ends when all arrivals and all announced bytes have come.
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t) __cvta_generic_to_shared(p);
+}
+static __device__ __forceinline__ void phase_init(uint64_t *phase, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(phase)), "r"(arrivals) : "memory");
+}
+#ifdef TURBO_BULK_COPY
+static __device__ __forceinline__ void phase_arrive(uint64_t *phase) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(phase)) : "memory");
+}
+static __device__ __forceinline__ void phase_arrive_with_bytes(uint64_t *phase, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(phase)), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void phase_wait(uint64_t *phase, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(shared_address(phase)), "r"(parity) : "memory");
+}
+// Let the copy engine fetch `bytes` (all three a multiple of 16) and report to `phase`.
+static __device__ __forceinline__ void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *phase) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(phase)) : "memory");
+}
+#endif
 
 // Programmatic dependent launch: wait for the kernels before this one; let the next one start.
 // No-ops before sm_90 and in launches without the attribute.

@@ -14,7 +14,7 @@ namespace book {
 } // namespace book
 
 // Bytes i..i+3 of a codebook as one register, for byte_permute.
-static constexpr uint32_t pack4(const int8_t *table, int i) {
+static __host__ __device__ constexpr uint32_t pack4(const int8_t *table, int i) {
     return (uint32_t) (uint8_t) table[i] | (uint32_t) (uint8_t) table[i + 1] << 8 |
            (uint32_t) (uint8_t) table[i + 2] << 16 | (uint32_t) (uint8_t) table[i + 3] << 24;
 }

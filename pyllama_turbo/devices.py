@@ -32,7 +32,11 @@ def devices() -> tuple[Device, ...]:
         _native.check(b, b.lib.turbo_device_get(i, row))
         found.append(
             Device(
-                _native.text(b, row.name), _native.text(b, row.description), _KINDS[row.kind], row.free_bytes, row.total_bytes
+                _native.text(b, row.name),
+                _native.text(b, row.description),
+                _KINDS[row.kind],
+                row.free_bytes,
+                row.total_bytes,
             )
         )
     return tuple(found)

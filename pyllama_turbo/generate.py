@@ -1,8 +1,10 @@
 """The token loop: a prompt in, a stream of events out.
 
     with Model.open("model.gguf") as model, model.context(4096, kv="turbo3") as ctx:
-        for event in generate(ctx, "Once upon a time", max_tokens=64):
+        for event in ctx.generate("Once upon a time", max_tokens=64):
             print(event.text, end="")
+
+`Context.generate` and `Context.complete` are short for the functions here.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from .sampling import LogitsProcessor, Sampler, check_processors
 from .tokenizer import StopMatcher, TextStream
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .context import Context
 
 __all__ = ["Event", "Generation", "agenerate", "complete", "generate"]
@@ -53,38 +57,24 @@ class Event:
 
 
 class Generation(Iterator[Event]):
-    """An iterator of events; made by `generate`. The context is reserved until it ends or is closed.
+    """An iterator of events; made by `generate`. The context is reserved until it ends, is closed or is dropped."""
 
-    Attributes:
-        tokens: the generated tokens, without the one that ended the generation.
-        seed: the sampler's seed.
-        last: the latest event, None before the first.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        prompt: list[int],
-        sampler: Sampler,
-        options: GenerationOptions,
-        seq: int,
-    ) -> None:
-        self.tokens: list[int] = []
-        self.seed = sampler.seed
+    def __init__(self, loop: _Loop) -> None:
+        # the running generator knows the loop, never this object: so dropping the iterator ends it at once
+        self._loop = loop
+        self._steps = loop.run()
         self.last: Event | None = None
-        self._context = context
-        self._prompt = prompt
-        self._sampler = sampler
-        self._options = options
-        self._seq = seq
-        self._cancelled = False
-        self._n_reused = 0
-        self._prompt_tok_s = 0.0
-        self._decode_start = 0.0
-        self._steps = self._run()
-        context.claim(self)
+        loop.context.claim(loop)
 
-    # -- iteration -----------------------------------------------------------------------------------------------
+    @property
+    def tokens(self) -> list[int]:
+        """The generated tokens, without the one that ended the generation."""
+        return self._loop.tokens
+
+    @property
+    def seed(self) -> int:
+        """The sampler's seed."""
+        return self._loop.sampler.seed
 
     def __next__(self) -> Event:
         self.last = next(self._steps)
@@ -92,9 +82,7 @@ class Generation(Iterator[Event]):
 
     def cancel(self) -> None:
         """Stop, from any thread: the iterator gives a last event with finish reason "abort"."""
-        self._cancelled = True
-        if self._context._user is self:
-            self._context.cancel()
+        self._loop.cancel()
 
     def close(self) -> None:
         """End the generation and give the context back. Done by itself when the iterator ends or is dropped."""
@@ -103,9 +91,9 @@ class Generation(Iterator[Event]):
         except ValueError:  # another thread is inside a step: stop that, it gives the context back itself
             self.cancel()
             return
-        self._context.release(self)
+        self._loop.context.release(self._loop)
 
-    def __enter__(self) -> Generation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,21 +102,44 @@ class Generation(Iterator[Event]):
     def __del__(self) -> None:
         self.close()
 
-    # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _run(self) -> Generator[Event, None, None]:
+class _Loop:
+    """What a generation does, and its counters."""
+
+    def __init__(
+        self, context: Context, prompt: list[int], sampler: Sampler, options: GenerationOptions, seq: int
+    ) -> None:
+        self.context = context
+        self.sampler = sampler
+        self.tokens: list[int] = []
+        self._prompt = prompt
+        self._options = options
+        self._seq = seq
+        self._cancelled = False
+        self._n_reused = 0
+        self._prompt_tok_s = 0.0
+        self._decode_start = 0.0
+
+    def cancel(self) -> None:
+        """Stop the running step and make it the last."""
+        self._cancelled = True
+        if self.context.user is self:
+            self.context.cancel()
+
+    def run(self) -> Generator[Event, None, None]:
+        """The events; the context is given back at the end, whatever happens."""
         try:
             yield from self._guarded()
         finally:
-            self._context.release(self)
-            logs.drain(self._context._binding.ffi, self._context._binding.lib)
+            self.context.release(self)
+            logs.drain(self.context._binding.ffi, self.context._binding.lib)
 
     def _guarded(self) -> Generator[Event, None, None]:
         text, stops = TextStream(), StopMatcher(self._options.stop)
         try:
             self._prefill()
             if self._options.echo:
-                tokenizer = self._context.model.tokenizer
+                tokenizer = self.context.model.tokenizer
                 yield self._event(tokenizer.decode(self._prompt, remove_bos=True), None)
             reason = yield from self._decode(text, stops)
         except errors.AbortedError:
@@ -141,16 +152,16 @@ class Generation(Iterator[Event]):
     def _prefill(self) -> None:
         if self._cancelled:
             raise errors.AbortedError("cancelled before the prompt")
-        self._sampler.start(self._prompt)
+        self.sampler.start(self._prompt)
         start = time.perf_counter()
-        done = self._context.prefill(self._prompt, seq=self._seq, reuse=self._options.reuse)
+        done = self.context.prefill(self._prompt, seq=self._seq, reuse=self._options.reuse)
         seconds = time.perf_counter() - start
         self._n_reused = done.n_reused
         self._prompt_tok_s = done.n_computed / seconds if seconds > 0 else 0.0
 
     def _decode(self, text: TextStream, stops: StopMatcher) -> Generator[Event, None, str]:
         """Yield an event per token; return the finish reason."""
-        context, sampler, options = self._context, self._sampler, self._options
+        context, sampler, options = self.context, self.sampler, self._options
         tokenizer, tokens = context.model.tokenizer, self.tokens
         history = list(self._prompt) if sampler.processors else []
         pos = len(self._prompt)
@@ -186,7 +197,16 @@ class Generation(Iterator[Event]):
             elapsed = time.perf_counter() - self._decode_start
             rate = (n - 1) / elapsed if elapsed > 0 else 0.0
         return Event(
-            text, token, len(self._prompt), self._n_reused, n, self._prompt_tok_s, rate, reason, stop, self.seed
+            text,
+            token,
+            len(self._prompt),
+            self._n_reused,
+            n,
+            self._prompt_tok_s,
+            rate,
+            reason,
+            stop,
+            self.sampler.seed,
         )
 
 
@@ -211,7 +231,7 @@ def generate(
     Args:
         context: where to run; what its cache already holds of the prompt is not computed again.
         prompt: a text, tokenized with the model's BOS, or token ids as they are.
-        sampler: an own sampler; otherwise one is made from the keywords.
+        sampler: an own sampler, started anew with the prompt; otherwise one is made from the keywords.
         processors: functions that change the logits before each choice, see `Sampler`.
         seq: sequence of the context to use.
         parse_special: read special tokens in a text prompt; not for text from strangers.
@@ -230,7 +250,7 @@ def generate(
     if not ids:
         raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
     chain = sampler or Sampler(context.model, sampling, processors=check_processors(processors))
-    return Generation(context, ids, chain, options, seq)
+    return Generation(_Loop(context, ids, chain, options, seq))
 
 
 def complete(context: Context, prompt: str | Sequence[int], **keywords: Any) -> tuple[str, Event]:

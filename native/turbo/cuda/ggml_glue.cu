@@ -1,0 +1,330 @@
+// From ggml tensors to the arguments of the kernels. The only file here that knows ggml.
+
+#include "turbo/cuda/turbo_cuda.cuh"
+
+#include "turbo/cuda/attend.h"
+#include "turbo/cuda/write.h"
+#include "turbo/types.h"
+
+using turbo_cuda::attend_args;
+using turbo_cuda::attend_plan;
+using turbo_cuda::kv_tensor;
+using turbo_cuda::read_tensor;
+using turbo_cuda::write_tensor;
+
+// Query columns (rows x query heads of a KV head) up to which reading the packed cache beats lifting it.
+static constexpr int64_t turbo_max_columns = 64;
+static constexpr int64_t turbo_max_rows    = 16;
+
+static int format_of(const turbo_type_desc * desc) {
+    return desc->index / 2; // types.h lists each family with both block sizes, in the order of kv_format
+}
+
+bool turbo_cuda_is_kv_type(ggml_type type) {
+    return turbo_type_is(type);
+}
+
+// ---- writing ---------------------------------------------------------------------------------------------------------
+
+static write_tensor make_write(const ggml_tensor * src, ggml_tensor * dst) {
+    const turbo_type_desc * desc = turbo_desc_of(dst->type);
+    write_tensor w = {};
+    w.source = (const char *) src->data;
+    w.source_half = src->type == GGML_TYPE_F16;
+    w.target = (char *) dst->data;
+    for (int i = 0; i < 3; i++) {
+        w.source_stride[i] = src->nb[i + 1];
+        w.target_stride[i] = dst->nb[i + 1];
+    }
+    w.format = format_of(desc);
+    w.block = desc->block;
+    w.row_values = src->ne[0];
+    w.ne1 = src->ne[1];
+    w.ne2 = src->ne[2];
+    w.n_rows = src->ne[1] * src->ne[2] * src->ne[3];
+    return w;
+}
+
+static write_tensor make_set_rows(ggml_tensor * dst) {
+    const ggml_tensor * ids = dst->src[1];
+    write_tensor w = make_write(dst->src[0], dst);
+    w.ids = (const char *) ids->data;
+    w.ids_64 = ids->type == GGML_TYPE_I64;
+    w.ids_ne[0] = ids->ne[1];
+    w.ids_ne[1] = ids->ne[2];
+    for (int i = 0; i < 3; i++) {
+        w.ids_stride[i] = ids->nb[i];
+    }
+    if (dst->src[3] != nullptr) {
+        GGML_ASSERT(dst->src[3]->type == GGML_TYPE_F32 && ggml_nelements(dst->src[3]) == w.row_values);
+        w.centre = (const float *) dst->src[3]->data;
+    }
+    return w;
+}
+
+bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    if (!turbo_type_is(dst->type)) {
+        return false;
+    }
+    CUDA_CHECK(turbo_cuda::write_rows(make_set_rows(dst), nullptr, ctx.stream()));
+    return true;
+}
+
+int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
+    ggml_tensor * first = cgraph->nodes[i];
+    if (first->op != GGML_OP_SET_ROWS || !turbo_type_is(first->type)) {
+        return 0;
+    }
+    int next = i + 1;
+    while (next < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[next]->op)) {
+        next++;
+    }
+    if (next == cgraph->n_nodes) {
+        return 0;
+    }
+    ggml_tensor * second = cgraph->nodes[next];
+    const bool pair = second->op == GGML_OP_SET_ROWS && turbo_type_is(second->type) && (second->flags & GGML_TENSOR_FLAG_COMPUTE) &&
+                      first->data != second->data && second->src[0]->data != first->data;
+    if (!pair) {
+        return 0;
+    }
+    const write_tensor v = make_set_rows(second);
+    CUDA_CHECK(turbo_cuda::write_rows(make_set_rows(first), &v, ctx.stream()));
+    return next - i;
+}
+
+// ---- attention -------------------------------------------------------------------------------------------------------
+
+struct fattn_params {
+    float scale, max_bias, soft_cap;
+};
+
+static fattn_params params_of(const ggml_tensor * dst) {
+    fattn_params p;
+    memcpy(&p, dst->op_params, sizeof(p));
+    return p;
+}
+
+static bool strides_are_multiples(const ggml_tensor * t, size_t unit) {
+    return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
+}
+
+bool turbo_cuda_fattn_supported(int device, const ggml_tensor * dst) {
+    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
+    const turbo_type_desc * kd = turbo_desc_of(k->type), * vd = turbo_desc_of(v->type);
+    const int64_t head_dim = q->ne[0];
+    if (kd == nullptr || vd == nullptr || kd->block != vd->block || k->ne[0] != head_dim || v->ne[0] != head_dim) {
+        return false;
+    }
+    const bool shape = kd->block == 128 ? head_dim == 128 || head_dim == 256 || head_dim == 512 : head_dim == 64;
+    const bool query = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && strides_are_multiples(q, 16) && q->ne[2] % k->ne[2] == 0;
+    const bool cache = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
+    const bool masked = mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->ne[2] == 1 && (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) &&
+                                            mask->ne[1] >= q->ne[1] && mask->ne[0] >= k->ne[1]);
+    const int64_t columns = q->ne[1] * (q->ne[2] / k->ne[2]);
+    const int cc = ggml_cuda_info().devices[device].cc;
+    return shape && query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr && q->ne[1] <= turbo_max_rows &&
+           columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE;
+}
+
+static kv_tensor make_kv(const ggml_tensor * t) {
+    kv_tensor x;
+    x.data = (const char *) t->data;
+    x.format = format_of(turbo_desc_of(t->type));
+    x.stride_token = t->nb[1], x.stride_head = t->nb[2], x.stride_stream = t->nb[3];
+    return x;
+}
+
+static size_t scratch_offset(const ggml_tensor * dst) {
+    return GGML_PAD(ggml_nbytes(dst), 128);
+}
+
+static attend_args make_attend(const ggml_tensor * dst) {
+    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * mask = dst->src[3], * sinks = dst->src[4];
+    const fattn_params params = params_of(dst);
+    attend_args a = {};
+    a.q = (const char *) q->data;
+    a.q_stride_row = q->nb[1], a.q_stride_head = q->nb[2], a.q_stride_stream = q->nb[3];
+    a.k = make_kv(k), a.v = make_kv(dst->src[2]);
+    if (mask != nullptr) {
+        a.mask = (const char *) mask->data;
+        a.mask_stride_row = mask->nb[1];
+        a.mask_stride_stream = mask->ne[3] > 1 ? mask->nb[3] : 0;
+    }
+    a.sinks = sinks != nullptr ? (const float *) sinks->data : nullptr;
+    a.out = (float *) dst->data;
+    a.scratch = (float *) ((char *) dst->data + scratch_offset(dst));
+    a.head_dim = q->ne[0], a.block = turbo_desc_of(k->type)->block;
+    a.n_head = q->ne[2], a.n_head_kv = k->ne[2], a.n_rows = q->ne[1], a.n_streams = q->ne[3], a.n_kv = k->ne[1];
+    a.scale = params.scale, a.soft_cap = params.soft_cap;
+    return a;
+}
+
+size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor * dst) {
+    const attend_args args = make_attend(dst);
+    return scratch_offset(dst) + attend_scratch_bytes(args, attend_make_plan(args, ggml_cuda_info().devices[device].nsm));
+}
+
+bool turbo_cuda_fattn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    if (!turbo_cuda_fattn_supported(ctx.device, dst)) {
+        return false;
+    }
+    const attend_args args = make_attend(dst);
+    CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args, ggml_cuda_info().devices[ctx.device].nsm), ctx.stream()));
+    return true;
+}
+
+// ---- reading back ----------------------------------------------------------------------------------------------------
+
+static read_tensor make_read(const turbo_type_desc * desc, const void * source, void * target, bool half) {
+    read_tensor r = {};
+    r.source = (const char *) source;
+    r.target = (char *) target;
+    r.target_half = half;
+    r.format = format_of(desc);
+    r.block = desc->block;
+    return r;
+}
+
+// Rows with the strides of two tensors of one shape.
+static read_tensor make_read_rows(const ggml_tensor * src, ggml_tensor * dst) {
+    read_tensor r = make_read(turbo_desc_of(src->type), src->data, dst->data, dst->type == GGML_TYPE_F16);
+    for (int i = 0; i < 3; i++) {
+        r.source_stride[i] = src->nb[i + 1];
+        r.target_stride[i] = dst->nb[i + 1];
+    }
+    r.row_values = dst->ne[0], r.ne1 = dst->ne[1], r.ne2 = dst->ne[2];
+    r.n_rows = ggml_nrows(dst);
+    return r;
+}
+
+static bool is_plain(ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16;
+}
+
+bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, ggml_tensor * dst) {
+    if (src->type == dst->type) {
+        return false; // a plain copy of bytes
+    }
+    if (turbo_type_is(dst->type)) {
+        if (ggml_are_same_shape(src, dst)) {
+            CUDA_CHECK(turbo_cuda::write_rows(make_write(src, dst), nullptr, ctx.stream()));
+        } else { // both contiguous (supports_op): as many rows of the target's shape
+            write_tensor w = make_write(src, dst);
+            w.row_values = dst->ne[0], w.ne1 = dst->ne[1], w.ne2 = dst->ne[2], w.n_rows = ggml_nrows(dst);
+            w.source_stride[0] = dst->ne[0] * src->nb[0];
+            w.source_stride[1] = w.source_stride[0] * dst->ne[1], w.source_stride[2] = w.source_stride[1] * dst->ne[2];
+            CUDA_CHECK(turbo_cuda::write_rows(w, nullptr, ctx.stream()));
+        }
+        return true;
+    }
+    if (turbo_type_is(src->type)) {
+        read_tensor r = make_read_rows(src, dst);
+        if (!ggml_are_same_shape(src, dst)) {
+            const size_t row = ggml_row_size(src->type, dst->ne[0]);
+            r.source_stride[0] = row, r.source_stride[1] = row * dst->ne[1], r.source_stride[2] = row * dst->ne[1] * dst->ne[2];
+        }
+        CUDA_CHECK(turbo_cuda::read_rows(r, ctx.stream()));
+        return true;
+    }
+    return false;
+}
+
+bool turbo_cuda_get_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * src = dst->src[0], * ids = dst->src[1];
+    if (!turbo_type_is(src->type)) {
+        return false;
+    }
+    read_tensor r = make_read_rows(src, dst);
+    r.ids = (const char *) ids->data;
+    for (int i = 0; i < 3; i++) {
+        r.ids_stride[i] = ids->nb[i];
+    }
+    CUDA_CHECK(turbo_cuda::read_rows(r, ctx.stream()));
+    return true;
+}
+
+static bool copies(const ggml_tensor * src, const ggml_tensor * dst) {
+    const bool contiguous = ggml_is_contiguous(src) && ggml_is_contiguous(dst);
+    if (src->type == dst->type) {
+        return contiguous;
+    }
+    const turbo_type_desc * packed = turbo_desc_of(turbo_type_is(src->type) ? src->type : dst->type);
+    const ggml_tensor * plain = turbo_type_is(src->type) ? dst : src;
+    return is_plain(plain->type) && plain->nb[0] == ggml_type_size(plain->type) && dst->ne[0] % packed->block == 0 &&
+           (ggml_are_same_shape(src, dst) || contiguous);
+}
+
+bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer) {
+    GGML_UNUSED(device);
+    bool concerned = turbo_type_is(op->type) || turbo_type_is_q(op->type);
+    for (int i = 0; i < GGML_MAX_SRC && op->src[i] != nullptr; i++) {
+        concerned |= turbo_type_is(op->src[i]->type) || turbo_type_is_q(op->src[i]->type);
+    }
+    if (!concerned || op->op == GGML_OP_FLASH_ATTN_EXT || ggml_op_is_empty(op->op)) {
+        return false;
+    }
+    switch (op->op) {
+        case GGML_OP_SET_ROWS: {
+            const ggml_tensor * src = op->src[0], * ids = op->src[1];
+            *answer = turbo_type_is(op->type) && src->type == GGML_TYPE_F32 && src->nb[0] == sizeof(float) &&
+                      (ids->type == GGML_TYPE_I64 || ids->type == GGML_TYPE_I32);
+        } break;
+        case GGML_OP_GET_ROWS:
+            *answer = turbo_type_is(op->src[0]->type) && is_plain(op->type) && op->src[1]->type == GGML_TYPE_I32;
+            break;
+        case GGML_OP_CPY:
+            *answer = !turbo_type_is_q(op->src[0]->type) && !turbo_type_is_q(op->src[1]->type) && copies(op->src[0], op->src[1]);
+            break;
+        default:
+            *answer = false;
+    }
+    return true;
+}
+
+// ---- lifting ---------------------------------------------------------------------------------------------------------
+
+template <ggml_type type> static void lift(const void * x, half * y, int64_t k, cudaStream_t stream) {
+    const turbo_type_desc * desc = turbo_desc_of(type);
+    read_tensor r = make_read(desc, x, y, true);
+    r.row_values = desc->block;
+    r.source_stride[0] = desc->bytes, r.target_stride[0] = desc->block * sizeof(half);
+    r.n_rows = k / desc->block, r.ne1 = r.n_rows, r.ne2 = 1;
+    CUDA_CHECK(turbo_cuda::read_rows(r, stream));
+}
+
+// Strides in blocks; the output is contiguous.
+template <ggml_type type>
+static void lift_strided(const void * x, half * y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03, int64_t s01, int64_t s02, int64_t s03,
+                         cudaStream_t stream) {
+    const turbo_type_desc * desc = turbo_desc_of(type);
+    read_tensor r = make_read(desc, x, y, true);
+    r.row_values = ne00, r.ne1 = ne01, r.ne2 = ne02, r.n_rows = ne01 * ne02 * ne03;
+    const int64_t source[3] = {s01, s02, s03};
+    int64_t target = ne00 * sizeof(half);
+    const int64_t ne[3] = {ne01, ne02, ne03};
+    for (int i = 0; i < 3; i++) {
+        r.source_stride[i] = source[i] * desc->bytes;
+        r.target_stride[i] = target;
+        target *= ne[i];
+    }
+    CUDA_CHECK(turbo_cuda::read_rows(r, stream));
+}
+
+to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
+    switch ((int) type) {
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) case GGML_TYPE_##NAME: return lift<GGML_TYPE_##NAME>;
+        TURBO_TYPES(TURBO_CASE)
+#undef TURBO_CASE
+        default: return nullptr;
+    }
+}
+
+to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type) {
+    switch ((int) type) {
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) case GGML_TYPE_##NAME: return lift_strided<GGML_TYPE_##NAME>;
+        TURBO_TYPES(TURBO_CASE)
+#undef TURBO_CASE
+        default: return nullptr;
+    }
+}

@@ -1,0 +1,38 @@
+// The turbo KV-cache types inside ggml's CUDA backend: what the hooks in the patched tree call.
+//
+// Every function decides itself whether it is concerned and says so; the hooks are early returns.
+
+#pragma once
+
+#include "common.cuh"
+#include "convert.cuh"
+
+// Is this one of the compressed KV types?
+bool turbo_cuda_is_kv_type(ggml_type type);
+
+// SET_ROWS into a turbo type: f32 rows, i64 or i32 ids; src[3], if there, is one f32 row subtracted from each row first.
+// False if the target is no turbo type.
+bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+
+// At a SET_ROWS into a turbo type: if the next node that computes is another one (K and V of a layer), write both in one
+// launch. Returns how many further nodes are done with, 0 = none.
+int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
+
+// Does this FLASH_ATTN_EXT run on our own kernels? If not, upstream's kernels can still run it on a lifted f16 copy.
+bool turbo_cuda_fattn_supported(int device, const ggml_tensor * dst);
+// Run it. False if it is not ours.
+bool turbo_cuda_fattn(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+// Bytes its output needs, the scratch behind it included. Only for ops that are ours.
+size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor * dst);
+
+// Is this an op on turbo types that we can answer for? Then *answer says whether it runs here. FLASH_ATTN_EXT and ops that
+// only change shapes are left to the caller.
+bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer);
+
+// CPY between a turbo type and f32 or f16, and GET_ROWS from a turbo type. False if neither side is a turbo type.
+bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, ggml_tensor * dst);
+bool turbo_cuda_get_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+
+// Lifting to f16, contiguous and strided; null for other types.
+to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type);
+to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type);

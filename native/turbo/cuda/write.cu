@@ -1,0 +1,210 @@
+// Kernels that encode rows into blocks and decode them again.
+
+#include "trellis.cuh"
+#include "write.h"
+
+#include <algorithm>
+
+namespace turbo_cuda {
+
+static constexpr int scalar_warps = 4; // blocks a thread block encodes at a time
+
+struct write_params {
+    write_tensor tensor[2];
+};
+
+struct row_place {
+    const char *source;
+    char *target;
+};
+
+static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, int row) {
+    const int i3 = row / (w.ne1 * w.ne2), rest = row - i3 * w.ne1 * w.ne2, i2 = rest / w.ne1, i1 = rest - i2 * w.ne1;
+    int64_t target_row = i1;
+    if (w.ids != nullptr) {
+        const char *id = w.ids + i1 * w.ids_stride[0] + i2 % w.ids_ne[0] * w.ids_stride[1] + i3 % w.ids_ne[1] * w.ids_stride[2];
+        target_row = w.ids_64 ? *reinterpret_cast<const int64_t *>(id) : *reinterpret_cast<const int32_t *>(id);
+    }
+    return {w.source + i1 * w.source_stride[0] + i2 * w.source_stride[1] + i3 * w.source_stride[2],
+            w.target + target_row * w.target_stride[0] + i2 * w.target_stride[1] + i3 * w.target_stride[2]};
+}
+
+template <int n> static __device__ __forceinline__ void load_block(const write_tensor &w, const char *source, int first, float (&x)[n / 32]) {
+    const int at = first + (threadIdx.x & 31) * (n / 32);
+#pragma unroll
+    for (int i = 0; i < n / 32; i++) {
+        x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i]) : reinterpret_cast<const float *>(source)[at + i];
+        if (w.centre != nullptr) {
+            x[i] -= w.centre[at + i];
+        }
+    }
+}
+
+template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index, void *scratch) {
+    const int blocks = w.row_values / n, row = index / blocks, block = index - row * blocks;
+    const row_place place = place_of_row(w, row);
+    float x[n / 32];
+    load_block<n>(w, place.source, block * n, x);
+    uint8_t *target = reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n);
+    if constexpr (format::window != 0) {
+        encode_trellis<format, n>(target, x, static_cast<trellis_scratch<n> *>(scratch));
+    } else {
+        encode_scalar<format, n>(target, x);
+    }
+}
+
+template <int n> static __device__ __forceinline__ void write_scalar(const write_tensor &w, int index) {
+    switch (w.format) {
+        case KV_TURBO2: write_block<format_turbo2, n>(w, index, nullptr); break;
+        case KV_TURBO3: write_block<format_turbo3, n>(w, index, nullptr); break;
+        case KV_TURBO4: write_block<format_turbo4, n>(w, index, nullptr); break;
+    }
+}
+
+template <int n> static __device__ __forceinline__ void write_trellis(const write_tensor &w, int index, void *scratch) {
+    switch (w.format) {
+        case KV_TURBO2_TCQ: write_block<format_turbo2_tcq, n>(w, index, scratch); break;
+        case KV_TURBO3_TCQ: write_block<format_turbo3_tcq, n>(w, index, scratch); break;
+        case KV_TURBO4_TCQ: write_block<format_turbo4_tcq, n>(w, index, scratch); break;
+    }
+}
+
+static __device__ __forceinline__ bool is_trellis(int format) {
+    return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
+}
+
+// Scalar formats: a warp a block. blockIdx.y = tensor.
+static __global__ void __launch_bounds__(scalar_warps * 32) write_scalar_kernel(const __grid_constant__ write_params p) {
+    const write_tensor &w = p.tensor[blockIdx.y];
+    const int index = blockIdx.x * scalar_warps + threadIdx.x / 32;
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (index >= w.n_rows * (w.row_values / w.block)) {
+        return;
+    }
+    if (w.block == 128) {
+        write_scalar<128>(w, index);
+    } else {
+        write_scalar<64>(w, index);
+    }
+}
+
+// Any format: a thread block a block; scalar ones leave all warps but one idle.
+static __global__ void __launch_bounds__(trellis_warps * 32) write_trellis_kernel(const __grid_constant__ write_params p) {
+    __shared__ __align__(16) trellis_scratch<128> scratch[trellis_tries];
+    const write_tensor &w = p.tensor[blockIdx.y];
+    const int index = blockIdx.x;
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (index >= w.n_rows * (w.row_values / w.block)) {
+        return;
+    }
+    if (!is_trellis(w.format)) {
+        if (threadIdx.x < 32) {
+            if (w.block == 128) {
+                write_scalar<128>(w, index);
+            } else {
+                write_scalar<64>(w, index);
+            }
+        }
+    } else if (w.block == 128) {
+        write_trellis<128>(w, index, scratch);
+    } else {
+        write_trellis<64>(w, index, scratch);
+    }
+}
+
+template <class P>
+static cudaError_t launch(void (*kernel)(const P), dim3 grid, int threads, cudaStream_t stream, const P &p) {
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, p);
+}
+
+cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream) {
+    write_params p = {};
+    p.tensor[0] = first;
+    int blocks = first.n_rows * (first.row_values / first.block);
+    bool trellis = first.format >= KV_TURBO2_TCQ && first.format <= KV_TURBO4_TCQ;
+    if (second != nullptr) {
+        p.tensor[1] = *second;
+        blocks = std::max(blocks, second->n_rows * (second->row_values / second->block));
+        trellis |= second->format >= KV_TURBO2_TCQ && second->format <= KV_TURBO4_TCQ;
+    }
+    if (blocks == 0) {
+        return cudaSuccess;
+    }
+    const int tensors = second != nullptr ? 2 : 1;
+    if (trellis) {
+        return launch(write_trellis_kernel, dim3(blocks, tensors), trellis_warps * 32, stream, p);
+    }
+    return launch(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors), scalar_warps * 32, stream, p);
+}
+
+// ---- reading back ----------------------------------------------------------------------------------------------------
+
+static constexpr int read_warps = 8;
+
+template <class format, int n> static __device__ __forceinline__ void read_block(const read_tensor &r, const char *source, char *target, int block) {
+    const uint8_t *at = reinterpret_cast<const uint8_t *>(source) + block * format::block_bytes(n);
+    float x[n / 32];
+    decode_block<format, n>(at, x);
+    const int first = block * n + (threadIdx.x & 31) * (n / 32);
+#pragma unroll
+    for (int i = 0; i < n / 32; i++) {
+        if (r.target_half) {
+            reinterpret_cast<__half *>(target)[first + i] = __float2half_rn(x[i]);
+        } else {
+            reinterpret_cast<float *>(target)[first + i] = x[i];
+        }
+    }
+}
+
+template <int n> static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source, char *target, int block) {
+    switch (r.format) {
+        case KV_TURBO2: read_block<format_turbo2, n>(r, source, target, block); break;
+        case KV_TURBO3: read_block<format_turbo3, n>(r, source, target, block); break;
+        case KV_TURBO4: read_block<format_turbo4, n>(r, source, target, block); break;
+        case KV_TURBO2_TCQ: read_block<format_turbo2_tcq, n>(r, source, target, block); break;
+        case KV_TURBO3_TCQ: read_block<format_turbo3_tcq, n>(r, source, target, block); break;
+        case KV_TURBO4_TCQ: read_block<format_turbo4_tcq, n>(r, source, target, block); break;
+    }
+}
+
+static __global__ void __launch_bounds__(read_warps * 32) read_kernel(const __grid_constant__ read_tensor r) {
+    const int64_t index = (int64_t) blockIdx.x * read_warps + threadIdx.x / 32;
+    const int blocks = r.row_values / r.block;
+    const int64_t row = index / blocks;
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (row >= r.n_rows) {
+        return;
+    }
+    const int block = (int) (index - row * blocks);
+    const int64_t plane = (int64_t) r.ne1 * r.ne2, i3 = row / plane, rest = row - i3 * plane, i2 = rest / r.ne1, i1 = rest - i2 * r.ne1;
+    const int64_t source_row = r.ids ? *reinterpret_cast<const int32_t *>(r.ids + i1 * r.ids_stride[0] + i2 * r.ids_stride[1] + i3 * r.ids_stride[2]) : i1;
+    const char *source = r.source + source_row * r.source_stride[0] + i2 * r.source_stride[1] + i3 * r.source_stride[2];
+    char *target = r.target + i1 * r.target_stride[0] + i2 * r.target_stride[1] + i3 * r.target_stride[2];
+    if (r.block == 128) {
+        read_by_format<128>(r, source, target, block);
+    } else {
+        read_by_format<64>(r, source, target, block);
+    }
+}
+
+cudaError_t read_rows(const read_tensor &args, cudaStream_t stream) {
+    const int64_t blocks = args.n_rows * (args.row_values / args.block);
+    if (blocks == 0) {
+        return cudaSuccess;
+    }
+    return launch(read_kernel, dim3((unsigned) ((blocks + read_warps - 1) / read_warps)), read_warps * 32, stream, args);
+}
+
+} // namespace turbo_cuda

@@ -1,0 +1,1 @@
+"""Result records and the page that shows them."""

@@ -1,0 +1,280 @@
+"""The plots of the report, each with the table it shows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..profile.phases import PHASES
+from .bars import stacked_bars
+from .kinds import css_class, pair_name, shape, sort_key
+from .svg import Axis, Chart
+
+__all__ = ["Figure", "figures"]
+
+Record = Mapping[str, Any]
+_PHASE_NAMES = {phase.key: phase.name for phase in PHASES}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot with its table.
+
+    Attributes:
+        title: heading.
+        note: how to read it.
+        svg: the picture.
+        headers, rows: the table under it.
+    """
+
+    title: str
+    note: str
+    svg: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def _groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(record.get(key) for key in keys), []).append(record)
+    return found
+
+
+def _good(records: Sequence[Record], kind: str) -> list[Record]:
+    return [r for r in records if r.get("kind") == kind and r.get("status", "ok") == "ok"]
+
+
+def _spread(values: Iterable[float], factor: float) -> tuple[float, float]:
+    found = [v for v in values if v > 0]
+    return min(found) / factor, max(found) * factor
+
+
+def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other beats in both: fewer x, less y."""
+    best: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not best or y < best[-1][1]:
+            best.append((x, y))
+    return best
+
+
+def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
+    found = []
+    for (model, path, n_ctx, first), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
+        measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
+        if len(measured) < 2:
+            continue
+        x_low, x_high = min(r["kv_bits"] for r in measured), max(r["kv_bits"] for r in measured)
+        low, high = _spread([r["kld_mean"] for r in measured], 1.6)
+        chart = Chart(
+            Axis("bits a cached value", x_low - 0.5, x_high + 0.5),
+            Axis("mean KL divergence, nats", low, high, log=True),
+            model,
+        )
+        chart.line(_pareto([(r["kv_bits"], r["kld_mean"]) for r in measured]), "pareto", dashed=True)
+        for r in measured:
+            tip = f"{pair_name(r)}: {r['kld_mean']:.4f} ± {r['kld_se']:.4f} at {r['kv_bits']:.3f} bits"
+            chart.error(r["kv_bits"], max(r["kld_mean"] - r["kld_se"], low), r["kld_mean"] + r["kld_se"], css_class(r))
+            chart.point(r["kv_bits"], r["kld_mean"], css_class(r), tip, shape=shape(r))
+        for r in measured:
+            chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
+        found.append(
+            Figure(
+                f"Divergence against bits: {model}, {'one token at a time' if path == 'decode' else 'prefill'}, context {n_ctx:,}",
+                f"Lower left is better; the dashed line joins the pairs that no other beats in both. {_scored(group[0])}",
+                chart.render(),
+                ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
+                tuple(
+                    (
+                        pair_name(r),
+                        f"{r['kv_bits']:.3f}",
+                        f"{r['kld_mean']:.5f} ± {r['kld_se']:.5f}",
+                        f"{r['kld_percentiles']['0.999']:.4f}",
+                        f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f} %",
+                        f"{r['ppl']:.3f} (f16 {r['ppl_base']:.3f})",
+                    )
+                    for r in sorted(group, key=sort_key)
+                ),
+            )
+        )
+    return found
+
+
+def _scored(record: Record) -> str:
+    return (
+        f"{record['n_tokens']:,} tokens at positions {record['first']:,} to {record['last'] - 1:,}, against f16 of the same "
+        "library; bars are the standard error of 16-token blocks."
+    )
+
+
+def _rates(line: Sequence[Record], depths: Sequence[int]) -> tuple[str, ...]:
+    """One line of the table: name, bits, and for each depth the median rate with half its spread and the ratio."""
+    by_depth = {r["n_depth"]: r for r in line}
+    cells = [pair_name(line[0]), f"{line[0]['kv_bits']:.3f}"]
+    for depth in depths:
+        r = by_depth.get(depth)
+        if r is None:
+            cells.append("-")
+            continue
+        half = (max(r["samples_ts"]) - min(r["samples_ts"])) / 2
+        ratio = f" = {r['ratio']:.2f}x" if r.get("ratio") is not None and r.get("baseline") else ""
+        cells.append(f"{statistics.median(r['samples_ts']):.2f} ± {half:.2f}{ratio}")
+    return tuple(cells)
+
+
+def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
+    found = []
+    rows = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
+    for (model, device, graphs), group in _groups(rows, "model_type", "gpu_info", "graphs").items():
+        lines = _groups(group, "type_k", "type_v")
+        depths = sorted({r["n_depth"] for r in group})
+        if len(depths) < 2:
+            continue
+        top = max(max(r["samples_ts"]) for r in group) * 1.08
+        chart = Chart(
+            Axis("tokens in the cache", 0, max(depths), unit="tokens"), Axis("tokens/s, one sequence", 0, top), model
+        )
+        for line in lines.values():
+            ordered = sorted(line, key=lambda r: r["n_depth"])
+            css = css_class(ordered[0])
+            chart.band([(r["n_depth"], min(r["samples_ts"]), max(r["samples_ts"])) for r in ordered], css)
+            chart.line([(r["n_depth"], statistics.median(r["samples_ts"])) for r in ordered], css)
+            for r in ordered:
+                rate = statistics.median(r["samples_ts"])
+                chart.point(
+                    r["n_depth"], rate, css, f"{pair_name(r)} at {r['n_depth']:,}: {rate:.1f} tokens/s", radius=3
+                )
+            chart.end_label(statistics.median(ordered[-1]["samples_ts"]), pair_name(ordered[0]), css)
+        state = "" if graphs is None else f", CUDA graphs {'on' if graphs else 'off'}"
+        found.append(
+            Figure(
+                f"Decode speed against depth: {model} on {device or group[0]['cpu_info']}{state}",
+                "Lines are medians, bands reach from the slowest to the fastest repeat (± is half of that); ratios are medians of repeats "
+                "paired with the first type.",
+                chart.render(),
+                ("K/V", "bits", *(f"d {depth:,}" for depth in depths)),
+                tuple(_rates(line, depths) for line in sorted(lines.values(), key=lambda line: sort_key(line[0]))),
+            )
+        )
+    return found
+
+
+def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
+    found = []
+    for record in _good(records, "memory"):
+        lines = record["types"]
+        low = min(n for line in lines for n, _ in line["points"])
+        high = max(n for line in lines for n, _ in line["points"])
+        free = record.get("free_bytes") or 0
+        budget = free - record.get("weights_bytes", 0) if free else 0
+        y_low, y_high = _spread([b for line in lines for _, b in line["points"]] + [budget or 1], 1.5)
+        y_low = max(y_low, 2.0**20)
+        chart = Chart(
+            Axis("context, tokens", low, high, log=True, unit="tokens"),
+            Axis("KV cache", y_low, y_high, log=True, unit="bytes"),
+            record["model"],
+        )
+        for same in _groups(({**line, "key": str(line["points"])} for line in lines), "key").values():
+            chart.line(same[0]["points"], css_class(same[0]))
+            chart.end_label(same[0]["points"][-1][1], ", ".join(pair_name(line) for line in same), css_class(same[0]))
+        if budget > 0:
+            chart.level(budget, "free memory less the weights")
+        shown = lines[0]["points"]
+        found.append(
+            Figure(
+                f"Bytes of the KV cache against context: {record['model']}",
+                "Computed from the file's header, as the library allocates it. Where a line crosses the level, memory ends.",
+                chart.render(),
+                ("K/V", "bits", *(f"{n:,}" for n, _ in shown)),
+                tuple(
+                    (pair_name(line), f"{line['kv_bits']:.3f}", *(f"{b / 2**20:,.0f} MiB" for _, b in line["points"]))
+                    for line in lines
+                ),
+            )
+        )
+    return found
+
+
+def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
+    found = []
+    bench = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
+    kld = _good(records, "kld")
+    deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in _groups(bench, "model_filename").items()}
+    for file, depth in deepest.items():
+        rows = [r for r in bench if r["model_filename"] == file and r["n_depth"] == depth]
+        scores = {(r["type_k"], r["type_v"]): r for r in kld if r["model"] == file}
+        both = [(r, scores[r["type_k"], r["type_v"]]) for r in rows if (r["type_k"], r["type_v"]) in scores]
+        both = [(r, s) for r, s in both if s["kld_mean"] > 0]
+        if len(both) < 3:
+            continue
+        low, high = _spread([s["kld_mean"] for _, s in both], 1.8)
+        rates = [statistics.median(r["samples_ts"]) for r, _ in both]
+        chart = Chart(
+            Axis("mean KL divergence, nats", low, high, log=True),
+            Axis(f"tokens/s at depth {depth:,}", min(rates) * 0.9, max(rates) * 1.08),
+            file,
+        )
+        biggest = max(r["kv_bits"] for r, _ in both)
+        points = list(zip(both, rates, strict=True))
+        for (r, s), rate in points:
+            radius = 3 + 7 * (r["kv_bits"] / biggest) ** 0.5
+            chart.point(
+                s["kld_mean"],
+                rate,
+                css_class(r),
+                f"{pair_name(r)}: {rate:.1f} tokens/s, KLD {s['kld_mean']:.4f}",
+                radius,
+            )
+        for (r, s), rate in points:
+            chart.near_label(s["kld_mean"], rate, pair_name(r), css_class(r))
+        found.append(
+            Figure(
+                f"Speed against divergence: {file}, depth {depth:,}",
+                "Upper left is better; the area of a marker is the bytes of its cache.",
+                chart.render(),
+                ("K/V", "bits", "tokens/s", "mean KLD"),
+                tuple(
+                    (pair_name(r), f"{r['kv_bits']:.3f}", f"{rate:.2f}", f"{s['kld_mean']:.5f}")
+                    for (r, s), rate in sorted(points, key=lambda p: sort_key(p[0][0]))
+                ),
+            )
+        )
+    return found
+
+
+def _phase_shares(records: Sequence[Record]) -> list[Figure]:
+    found = []
+    for (model, depth), group in _groups(_good(records, "profile"), "model", "depth").items():
+        bars = [(r["label"], {row["phase"]: row["us_step"] for row in r["phases"]}) for r in group]
+        title = f"What a decode step is made of: {model}, depth {depth:,}"
+        keys = [key for key in _PHASE_NAMES if any(parts.get(key) for _, parts in bars)]
+        found.append(
+            Figure(
+                title,
+                "Microseconds of a step by phase, with the profiler on; gaps are times in which nothing runs.",
+                stacked_bars(bars, _PHASE_NAMES, "µs", title),
+                ("phase", *(label for label, _ in bars)),
+                tuple(
+                    (
+                        _PHASE_NAMES[key],
+                        *(f"{p.get(key, 0):,.1f} ({100 * p.get(key, 0) / sum(p.values()):.1f} %)" for _, p in bars),
+                    )
+                    for key in keys
+                ),
+            )
+        )
+    return found
+
+
+def figures(records: Sequence[Record]) -> list[Figure]:
+    """Every plot that the records have the numbers for."""
+    return [
+        *_kld_against_bits(records),
+        *_speed_against_depth(records),
+        *_speed_against_kld(records),
+        *_bytes_against_context(records),
+        *_phase_shares(records),
+    ]

@@ -1,0 +1,62 @@
+"""Fixtures shared by all tests: tiny random models, written once per session, and the real ones if they are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pyllama_turbo.models import cache_dir
+
+ROOT = Path(__file__).resolve().parent.parent
+SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FETCHED = cache_dir()  # before the tests get a cache of their own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests keep (mean keys of models, ...) goes to a temporary cache, subprocesses included."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYLLAMA_TURBO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def _load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_model(head_dim=128, ...)`: path of a random GGUF, arguments as scripts/make_model.py; cached."""
+    folder = tmp_path_factory.mktemp("models")
+    written: dict[tuple[tuple[str, Any], ...], Path] = {}
+    script = _load_script("make_model")
+
+    def make(**shape: Any) -> Path:
+        key = tuple(sorted(shape.items()))
+        if key not in written:
+            written[key] = script.write_model(folder / f"tiny{len(written)}.gguf", **shape)
+        return written[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Path:
+    """SmolLM2-135M; the test is skipped, visibly, where it was not fetched."""
+    folders = [os.environ.get("PYLLAMA_TURBO_MODELS", ""), str(FETCHED), str(Path.home() / "models")]
+    for folder in filter(None, folders):
+        if (Path(folder) / SMOLLM).is_file():
+            return Path(folder) / SMOLLM
+    pytest.skip(f"{SMOLLM} is in none of {folders}")

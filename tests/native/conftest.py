@@ -1,0 +1,41 @@
+"""The real library with tiny random models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyllama_turbo import Model, _native
+
+sys.path.insert(0, str(Path(__file__).parent))  # the helper module, whatever pytest's import mode
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_library() -> _native.Binding:
+    """These tests need the library: without it they fail, they are not skipped."""
+    return _native.binding()
+
+
+@pytest.fixture(scope="session")
+def open_model(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Model]]:
+    """`open_model(head_dim=128, ...)`: a loaded tiny model, shared by the session."""
+    opened: dict[Path, Model] = {}
+
+    def get(**shape: object) -> Model:
+        path = tiny_model(**shape)
+        if path not in opened:
+            opened[path] = Model.open(path)
+        return opened[path]
+
+    yield get
+    for model in opened.values():
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def tiny(open_model: Callable[..., Model]) -> Model:
+    """The default tiny model: llama, 2 layers, 4 heads, 2 KV heads of 64."""
+    return open_model()

@@ -1,0 +1,141 @@
+"""The small scripts behind the Makefile, and the Makefile itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import check_cuda
+import jobs
+import setup_env
+
+ROOT = Path(__file__).resolve().parents[2]
+GB = 1 << 30
+VERBS = [
+    *("help", "fetch", "build", "demo", "test", "build-and-test", "lint", "types", "wheel", "sdist", "doctor"),
+    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu"),
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "cores", "memory", "n"),
+    [
+        ("cpu", 8, 64 * GB, 8),
+        ("cpu", 8, 3 * GB + 1, 3),
+        ("cuda", 8, 16 * GB, 5),
+        ("auto", 8, 16 * GB, 5),
+        ("cpu", 4, 100, 1),
+        ("cpu", 4, None, 4),
+    ],
+)
+def test_jobs(backend: str, cores: int, memory: int | None, n: int) -> None:
+    assert jobs.jobs(backend, cores, memory) == n
+
+
+def test_available_memory_counts_the_container(tmp_path: Path) -> None:
+    assert jobs.available_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8 kB\n")
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("5000\n")
+    (group / "memory.current").write_text("1000\n")
+    assert jobs.available_bytes(tmp_path) == 4000
+
+
+def test_requirements_of_our_own_project_file() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    names = " ".join(setup_env.requirements(text, ["test", "dev"]))
+    for name in ("scikit-build-core", "cffi", "numpy", "click", "rich", "pytest", "gguf", "ruff", "mypy"):
+        assert name in names
+    assert "pytest" not in " ".join(setup_env.requirements(text, []))
+    with pytest.raises(SystemExit, match="no list 'nothing'"):
+        setup_env.requirements(text, ["nothing"])
+
+
+def test_build_tools_are_installed_only_where_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def have(version: str | None) -> None:
+        monkeypatch.setattr(setup_env.shutil, "which", lambda name: None if version is None else f"/bin/{name}")
+        done = subprocess.CompletedProcess([], 0, f"cmake version {version}\n", "")
+        monkeypatch.setattr(setup_env.subprocess, "run", lambda *args, **options: done)
+
+    have("3.25.1")
+    assert setup_env.tools() == []
+    have("3.18.4")
+    assert setup_env.tools() == ["cmake>=3.25"]
+    have(None)
+    assert setup_env.tools() == ["cmake>=3.25", "ninja"]
+
+
+def test_environment_without_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(env: Path, **options: object) -> None:
+        env.mkdir()
+        raise subprocess.CalledProcessError(1, "ensurepip")
+
+    monkeypatch.setattr(setup_env.venv, "create", broken)
+    with pytest.raises(SystemExit, match="python3-venv"):
+        setup_env.make_env(tmp_path / "env")
+    assert not (tmp_path / "env").exists()
+
+
+def test_check_cuda_without_a_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(check_cuda, "find_nvcc", lambda: None)
+    assert check_cuda.main([]) == 0
+    assert "nothing was checked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (1, 1)])
+def test_check_cuda_reports_what_the_compiler_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, code: int
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f'#!/bin/sh\necho "complaint" >&2\nexit {status}\n')
+    nvcc.chmod(0o755)
+    native = tmp_path / "native"
+    (native / "turbo/cuda").mkdir(parents=True)
+    (native / "turbo/cuda/a.cu").touch()
+    monkeypatch.setattr(check_cuda, "NATIVE", native)
+    monkeypatch.setattr(check_cuda, "find_nvcc", lambda: str(nvcc))
+    monkeypatch.setattr(check_cuda, "prepare", lambda *args: "digest")
+    assert check_cuda.main(["86"]) == code
+    captured = capsys.readouterr()
+    assert f"{1 - status} of 1 files compile for sm_86" in captured.out
+    assert ("complaint" in captured.err) is (status != 0)
+
+
+def test_compile_command_names_every_architecture(tmp_path: Path) -> None:
+    command = check_cuda.compile_command("nvcc", tmp_path / "a.cu", tmp_path, ["80", "120"], tmp_path / "a.o")
+    assert "-gencode=arch=compute_80,code=sm_80" in command
+    assert "-gencode=arch=compute_120,code=sm_120" in command
+
+
+def make(*args: str) -> str:
+    return subprocess.run(["make", "-C", str(ROOT), *args], capture_output=True, text=True, check=True).stdout
+
+
+def test_make_alone_lists_every_verb() -> None:
+    listed = [line.split()[0] for line in make("--no-print-directory").splitlines()]
+    assert sorted(listed) == sorted(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        (("BACKEND=cpu", "JOBS=1"), ["TURBO_BACKEND=cpu"]),
+        (("BACKEND=cuda", "ARCH=86", "JOBS=1"), ["TURBO_BACKEND=cuda", "CMAKE_CUDA_ARCHITECTURES=86"]),
+        (("VENV=other", "VIRTUAL_ENV=", "JOBS=1"), ["other/bin/python -m pip"]),
+        (("VIRTUAL_ENV=/active", "JOBS=1"), ["/active/bin/python -m pip"]),
+    ],
+)
+def test_make_variables_reach_the_build(variables: tuple[str, ...], wanted: list[str]) -> None:
+    recipe = make("-n", "build", *variables)
+    for text in wanted:
+        assert text in recipe
+
+
+def test_ci_script_is_valid_and_stops_at_the_first_failure() -> None:
+    script = ROOT / ".ci" / "run"
+    assert "set -euo pipefail" in script.read_text(encoding="utf-8")
+    subprocess.run(["bash", "-n", str(script)], check=True)

@@ -142,13 +142,13 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 
 
 def convert(spec: OptionSpec, value: Any) -> Any:
-    """The stored form of a given value. None stands for the default where the default is None.
+    """The stored form of a given value. None stands for the default where that is None or an empty list.
 
     Raises:
         OptionError: wrong kind, not one of the choices, or outside the range.
     """
-    if value is None and spec.default is None:
-        return None
+    if value is None and spec.default in (None, ()):
+        return spec.default
     try:
         parsed = (spec.parse or _PARSERS.get(spec.kind, lambda v: v))(value)
     except (TypeError, ValueError, OverflowError) as error:

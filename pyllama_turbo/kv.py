@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT", "Centering", "KVLayer", "KVReport", "KVType", "decode", "encode", "find", "parse", "types"]
 
 DEFAULT = "f16"
+_AS_THEY_ARE = Centering("off", reason="keys of this type are stored as they are")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class KVReport:
 
     requested: tuple[str, str]
     effective: tuple[KVLayer, ...]
-    centering: Centering = Centering("off", reason="keys of this type are stored as they are")
+    centering: Centering = _AS_THEY_ARE
 
     @property
     def bytes(self) -> int:

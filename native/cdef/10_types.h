@@ -1,5 +1,5 @@
-// Types of native/shim/turbo_shim.h that Python uses. Structs are partial (`...`): the compiler fills in the layout,
-// so a field that moved is harmless and a field that is gone is a build error. Remarks are in the real header.
+// Types of native/shim/turbo_shim.h and turbo_text.h that Python uses. Structs are partial (`...`): the compiler fills
+// in the layout, so a field that moved is harmless and one that is gone is a build error. Remarks are in the headers.
 
 #define TURBO_ABI ...
 #define TURBO_OUTPUT_NONE ...

@@ -1,4 +1,4 @@
-// Functions of native/shim/turbo_shim.h. cffi releases the GIL around every one of them.
+// Functions of native/shim/turbo_shim.h and turbo_text.h. cffi releases the GIL around every one of them.
 
 // Library
 int32_t turbo_abi(void);

@@ -1,11 +1,11 @@
-# Upstream's own measuring programs on our library's objects, for comparisons (never installed).
-# Each is one source and its main(); linked statically, they measure exactly the code that libllama_turbo holds.
+# Upstream's own measuring programs on top of our library, for comparisons (never installed): they run exactly its code.
 function(turbo_upstream_tool name)
     add_executable(${name} ${ARGN})
-    target_link_libraries(${name} PRIVATE llama-common llama ggml ggml-base ggml-cpu Threads::Threads)
-    target_include_directories(${name} PRIVATE "${TURBO_INCLUDE}" "${TURBO_UPSTREAM_TREE}/common" "${TURBO_UPSTREAM_TREE}/src"
-        "${TURBO_UPSTREAM_TREE}/ggml/src")
-    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tools")
+    target_link_libraries(${name} PRIVATE llama_turbo Threads::Threads)
+    target_include_directories(${name} PRIVATE "${TURBO_INCLUDE}" "${TURBO_UPSTREAM_TREE}/include" "${TURBO_UPSTREAM_TREE}/ggml/include"
+        "${TURBO_UPSTREAM_TREE}/common" "${TURBO_UPSTREAM_TREE}/src" "${TURBO_UPSTREAM_TREE}/ggml/src" "${TURBO_UPSTREAM_TREE}/vendor")
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tools"
+        BUILD_RPATH "$ORIGIN/.." BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/..;$ORIGIN")
 endfunction()
 
 file(GLOB bench "${TURBO_UPSTREAM_TREE}/tools/llama-bench/*.cpp")

@@ -1,5 +1,6 @@
 // Chat templates, parsing of answers, and JSON schemas, by common's engines. JSON in, JSON out.
 #include "handles.h"
+#include "turbo_text.h"
 
 #include "chat.h"
 #include "json-schema-to-grammar.h"

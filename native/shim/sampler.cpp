@@ -1,6 +1,7 @@
 // Sampling through common's sampler: chain order, grammar, penalties and history as in llama.cpp's own tools.
 #include "handles.h"
 #include "log_ring.h"
+#include "turbo_text.h"
 
 #include "common.h"
 #include "json.h"

@@ -1,5 +1,6 @@
 // Vocabulary facts and the tokenizer.
 #include "handles.h"
+#include "turbo_text.h"
 
 #include <limits>
 

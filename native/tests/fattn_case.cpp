@@ -149,6 +149,7 @@ bool hides(const shape &s, int query, int key, std::mt19937 &random) {
         case mask_random: return random() % 3 == 0;
         case mask_rows: return query % 2 == 0 || random() % 4 == 0;
         case mask_tiles: return key / 64 % 2 == 0 || key == s.keys - 1;
+        case mask_window: return key < s.keys / 2 + query || key >= s.keys / 2 + query + 40;
         default: return false;
     }
 }

@@ -15,7 +15,7 @@
 
 namespace fattn_test {
 
-enum mask_kind { mask_none, mask_causal, mask_random, mask_rows, mask_tiles, mask_bias, mask_kinds };
+enum mask_kind { mask_none, mask_causal, mask_random, mask_rows, mask_tiles, mask_window, mask_bias, mask_kinds };
 
 struct shape {
     ggml_type type_k = GGML_TYPE_TURBO3, type_v = GGML_TYPE_TURBO3;

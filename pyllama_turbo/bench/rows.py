@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown"]
+__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown", "row_of", "table_cells"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,13 @@ def from_samples(n_tokens: int, samples_ns: Sequence[int]) -> dict[str, Any]:
 def json_line(row: Row) -> str:
     """The row as one line of JSON, marked as a bench record."""
     return json.dumps({"kind": "bench", **asdict(row)}, ensure_ascii=False)
+
+
+def row_of(record: Mapping[str, Any]) -> Row:
+    """The row of a bench record; fields of other versions are left out."""
+    known = Row.__dataclass_fields__
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known}
+    return Row(**values)
 
 
 def csv_lines(rows: Iterable[Row]) -> str:

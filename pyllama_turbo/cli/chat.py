@@ -16,7 +16,7 @@ from ..models import resolve
 from ..options import ContextOptions, GenerationOptions, ModelOptions, SamplingOptions
 from .flags import GroupedCommand, given, model_option, option_flags
 from .output import colour, note, show_error
-from .run import kv_line, load_model
+from .run import centering_line, kv_line, load_model, make_context
 
 if TYPE_CHECKING:
     from ..chat import Chat
@@ -48,7 +48,7 @@ def command(model: str, system: str | None, **values: Any) -> None:
 
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
-        opened.context(**given(values, ContextOptions)) as ctx,
+        make_context(opened, **given(values, ContextOptions)) as ctx,
     ):
         session = Session(ctx, Chat(ctx, system, **given(values, GenerationOptions, SamplingOptions)))
         if not sys.stdin.isatty():
@@ -160,7 +160,7 @@ class Session:
         e = self.last
         note(f"prompt {e.n_prompt:,} tokens ({e.n_reused:,} from the cache), {e.prompt_tok_s:,.1f} tokens/s")
         note(f"answer {e.n_generated:,} tokens, {e.decode_tok_s:,.1f} tokens/s, seed {e.seed}")
-        note(f"kv     {kv_line(self.ctx.kv)}")
+        note(f"kv     {kv_line(self.ctx.kv)}; {centering_line(self.ctx.kv)}")
 
 
 def _close(events: Iterator[Event]) -> None:

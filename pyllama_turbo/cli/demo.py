@@ -11,7 +11,7 @@ from ..kv_fit import plan
 from ..memory import fit_n_ctx, free_host_bytes
 from ..models import KNOWN, fetch, fetched_path, resolve
 from .output import note, print_table, progress, size
-from .run import f16_bytes, kv_line, load_model
+from .run import centering_line, f16_bytes, kv_line, load_model, make_context
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -55,17 +55,17 @@ def _measure(model: Model, choice: str, prompt: str, n_tokens: int) -> dict[str,
     """Generate with one choice of KV types, showing the text as it comes."""
     from ..generate import generate
 
-    click.echo(f"--- {choice} ---\n{prompt}", nl=False)
     with (
-        model.context(n_ctx=2048, kv=choice) as ctx,
+        make_context(model, n_ctx=2048, kv=choice) as ctx,
         generate(ctx, prompt, max_tokens=n_tokens, temperature=0) as events,
     ):
+        click.echo(f"--- {choice} ---\n{prompt}", nl=False)
         for event in events:
             click.echo(event.text, nl=False)
         click.echo("\n")
         return {
             "kv": choice,
-            "line": kv_line(ctx.kv),
+            "line": f"{kv_line(ctx.kv)}; {centering_line(ctx.kv)}",
             "bytes": ctx.kv.bytes,
             "f16": f16_bytes(ctx.kv),
             "n_ctx": ctx.n_ctx,

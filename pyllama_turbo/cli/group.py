@@ -10,18 +10,38 @@ import click
 
 from .._version import __version__
 
-# name -> module of this package and the line in the overview, so that `--help` imports none of them.
-COMMANDS = {
-    "run": ("run", "Generate text from a prompt."),
-    "chat": ("chat", "Talk with a model in the terminal."),
-    "tokenize": ("tokenize", "Show the tokens of a text."),
-    "info": ("info", "Show what a GGUF file holds and which KV types fit it."),
-    "kv": ("kv", "List the KV cache types; with a model, which of them fit."),
-    "estimate": ("estimate", "Compute memory and the largest context before loading."),
-    "models": ("models", "List and fetch the small models known by name."),
-    "demo": ("demo", "Show everything once on a small model."),
-    "doctor": ("doctor", "Report what this machine and this build can do."),
+# Heading -> command -> its line in the overview. Each command is the module of that name in this package; `--help`
+# imports none of them.
+SECTIONS = {
+    "Generate": {
+        "run": "Generate text from a prompt.",
+        "chat": "Talk with a model in the terminal.",
+        "tokenize": "Show the tokens of a text.",
+    },
+    "Models and memory": {
+        "models": "List and fetch the small models known by name.",
+        "info": "Show what a GGUF file holds and which KV types fit it.",
+        "kv": "List the KV cache types; with a model, which of them fit.",
+        "estimate": "Compute memory and the largest context before loading.",
+        "calibrate": "Measure a model's mean keys, for its compressed caches.",
+        "advise": "Recommend the cheapest KV pair that keeps the quality and fits.",
+    },
+    "Measure": {
+        "bench": "Speed of prompts and generation, in llama-bench's rows.",
+        "kld": "KL divergence, same-top and perplexity of KV pairs against f16.",
+        "ppl": "Perplexity, chunk by chunk.",
+        "needle": "Ask for a fact hidden in a long text, for each KV pair.",
+        "identity": "Compare greedy continuations of two settings.",
+        "profile": "Time of each phase and kernel of a decode step.",
+        "levers": "What would make a decode step faster, the largest share first.",
+        "report": "Draw the results of the commands above.",
+    },
+    "This installation": {
+        "demo": "Show everything once on a small model.",
+        "doctor": "Report what this machine and this build can do.",
+    },
 }
+COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 EPILOG = """\b
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed.
@@ -55,7 +75,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        module = importlib.import_module(f".{cmd_name}", __package__)
         command: click.Command = module.command
         return command
 
@@ -71,8 +91,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(list(commands.items()))
 
 
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)

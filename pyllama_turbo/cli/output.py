@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Cell = str | int | float | None
 
@@ -124,21 +127,47 @@ def print_facts(facts: Sequence[tuple[str, Cell]]) -> None:
 Update = Callable[[float], None]
 
 
+class _Bar:
+    """A bar on stderr that appears with its first update."""
+
+    def __init__(self, label: str, total: float, as_bytes: bool) -> None:
+        self._label, self._total, self._as_bytes = label, total, as_bytes
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def update(self, done: float) -> None:
+        if self._progress is None or self._task is None:
+            self._start()
+        else:
+            self._progress.update(self._task, completed=done)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn
+
+        count = DownloadColumn() if self._as_bytes else TaskProgressColumn()
+        console = Console(stderr=True, no_color=not colour(sys.stderr))
+        columns = (TextColumn("{task.description}"), BarColumn(), count)
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task(self._label, total=self._total)
+        self._progress.start()
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
 @contextmanager
 def progress(label: str, total: float = 1.0, *, as_bytes: bool = False) -> Iterator[Update]:
     """A bar on stderr while the block runs, gone afterwards; nothing where stderr is no terminal.
 
-    The block gets a function that takes how much of `total` is done.
+    The block gets a function that takes how much of `total` is done. The bar appears with its first call.
     """
     if not sys.stderr.isatty():
         yield lambda done: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn
-
-    count = DownloadColumn() if as_bytes else TaskProgressColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), count)
-    console = Console(stderr=True, no_color=not colour(sys.stderr))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    bar = _Bar(label, total, as_bytes)
+    try:
+        yield bar.update
+    finally:
+        bar.stop()

@@ -36,7 +36,7 @@ def command(model: str, prompt: str | None, file: str | None, quiet: bool, as_js
     text = read_prompt(prompt, file)
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
-        opened.context(**given(values, ContextOptions)) as ctx,
+        make_context(opened, **given(values, ContextOptions)) as ctx,
     ):
         return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), quiet, as_json)
 
@@ -47,6 +47,12 @@ def load_model(path: Path, **options: Any) -> Model:
 
     with progress(f"loading {path.name}") as update:
         return Model.open(path, progress=update, **options)
+
+
+def make_context(model: Model, **options: Any) -> Context:
+    """Make a context; a bar shows the one-time measurement of the model's mean keys, where that is needed."""
+    with progress("measuring mean keys, once for this model") as update:
+        return model.context(progress=update, **options)
 
 
 def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_json: bool) -> int:
@@ -91,9 +97,18 @@ def kv_line(report: KVReport) -> str:
     if not stored:
         return f"asked {asked}, the model has no KV cache"
     return (
-        f"asked {asked}, stored {', '.join(stored)}: {report.bits:.3g} bits a value, "
+        f"asked {asked}, stored {', '.join(stored)}: {report.bits:.4g} bits a value, "
         f"{size(report.bytes)} ({size(f16_bytes(report))} in f16)"
     )
+
+
+def centering_line(report: KVReport) -> str:
+    """What is done about the mean of the keys, in one line."""
+    centering = report.centering
+    if not centering.source:
+        return f"keys not centred: {centering.reason}" if centering.reason else "keys not centred"
+    kept = ", ".join(map(str, centering.q8_layers))
+    return "keys centred" + (f"; q8_0 keys in layers {kept}, which a centre does not help enough" if kept else "")
 
 
 def _timings(last: Event, report: KVReport, interrupted: bool) -> None:
@@ -103,6 +118,8 @@ def _timings(last: Event, report: KVReport, interrupted: bool) -> None:
     note(f"prompt     {last.n_prompt:,} tokens{reused}, {last.prompt_tok_s:,.1f} tokens/s")
     note(f"generated  {last.n_generated:,} tokens, {last.decode_tok_s:,.1f} tokens/s, {reason}, seed {last.seed}")
     note(f"kv         {kv_line(report)}")
+    if report.requested[0] != "f16":
+        note(f"           {centering_line(report)}")
 
 
 def _result(text: str, last: Event | None, report: KVReport, interrupted: bool) -> dict[str, Any]:
@@ -125,5 +142,6 @@ def _result(text: str, last: Event | None, report: KVReport, interrupted: bool) 
         "f16_bytes": f16_bytes(report),
         "bits": report.bits,
         "layers": report.effective,
+        "centering": report.centering,
     }
     return result

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TurboError
-from .basefile import BaseFile, create
+from .basefile import BaseFile, create, open_base
 from .divergence import Divergence, summarise
 from .measure import score, write_base
 from .passes import open_source
@@ -103,6 +103,11 @@ class Reference:
             StateError: the given file belongs to another run.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._own and self.path.is_file():
+            given = open_base(self.path)
+            if not given.identity:  # llama.cpp's tool says nothing about its run: the user answers for it
+                self.base = given
+                return given
         identity = json.loads(json.dumps(self.identity, default=str))
         base = create(self.path, self.plan, self.model.facts.n_vocab, identity)
         if not base.complete:

@@ -20,14 +20,20 @@ from make_model import write_model  # noqa: E402
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache folder of all tests here, so that the mean keys of a tiny model are measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable of the caller decides anything; the cache of models is empty."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """No variable of the caller decides anything, and the caller's cache is not used."""
     for name in list(os.environ):
         if name.startswith("PYLLAMA_TURBO_") and name != "PYLLAMA_TURBO_BACKEND":
             monkeypatch.delenv(name)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("PYLLAMA_TURBO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYLLAMA_TURBO_CACHE", str(cache))
 
 
 class _Stdin(io.StringIO):

@@ -51,7 +51,7 @@ def test_version(run: Run) -> None:
 
 def test_no_command_shows_help(run: Run) -> None:
     result = run()
-    assert "Commands:" in result.out + result.err
+    assert "Generate:" in result.out + result.err
     assert result.code == 2
 
 

@@ -53,7 +53,15 @@ def test_json(run: Run, models: Models) -> None:
     assert data["kv"]["requested"] == ["turbo3", "turbo3"]
     assert {(layer["type_k"], layer["type_v"]) for layer in data["kv"]["layers"]} == {("turbo3_64", "turbo3_64")}
     assert data["kv"]["bits"] == 3.25
+    assert data["kv"]["centering"]["requested"] == "auto"
     assert data["kv"]["bytes"] * 16 == data["kv"]["f16_bytes"] * 3.25
+
+
+@pytest.mark.parametrize(("choice", "line"), [("auto", "keys centred"), ("off", "keys not centred: switched off")])
+def test_what_is_done_about_the_mean_of_the_keys(run: Run, models: Models, choice: str, line: str) -> None:
+    result = run("run", "-m", models["hd128"], "-p", "hello", "--kv", "turbo3", "--k-center", choice, *GREEDY)
+    assert result.code == 0
+    assert line in result.err
 
 
 def test_seed_decides_the_text(run: Run, models: Models) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -154,9 +155,8 @@ def test_restricting_licence_is_asked_about(run: Run) -> None:
 
 
 def test_fetched_model_by_name(run: Run, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
-    here = tmp_path / "cache" / "models" / "toy.gguf"
+    monkeypatch.setenv("PYLLAMA_TURBO_CACHE", str(tmp_path))
+    here = tmp_path / "models" / "toy.gguf"
     here.parent.mkdir(parents=True)
     here.write_bytes(models["hd128"].read_bytes())
     toy = dataclasses.replace(KNOWN["smollm2"], name="toy", file="toy.gguf", n_bytes=here.stat().st_size)

@@ -218,7 +218,7 @@ def best_error(x: FloatArray, name: str, offsets: tuple[int, ...] = (-3, 0, 3)) 
 
 
 def best_scalar_error(x: FloatArray, name: str) -> DoubleArray:
-    """Squared error [count] of scalar blocks quantised to the nearest level at the best of 65 gains, scale unrounded."""
+    """Squared error [count] of scalar blocks: nearest levels at the best of 65 gains, scale unrounded."""
     form = format_of(name)
     y = rotate(x, form.n)
     levels = form.table * float(form.unit)

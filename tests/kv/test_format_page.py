@@ -67,7 +67,7 @@ def test_codebook_hash() -> None:
     digest = hashlib.sha256()
     for n in (128, 64):
         digest.update(np.packbits(reference.signs(n) < 0, bitorder="little").tobytes())
-    for family in reference.FAMILIES:
+    for family in (name for name in NAMES if not name.endswith("_64")):
         form = reference.format_of(family)
         digest.update(family.encode() + form.table.astype(np.int8).tobytes() + struct.pack("<f", form.unit))
     text = f"0x{digest.digest()[:8].hex()}ull"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 
 import pytest
 from fake_native import FakeLib, fake_model
 
-from pyllama_turbo import _native, errors
+from pyllama_turbo import _lifetime, _native, errors
 from pyllama_turbo.context import Context
 from pyllama_turbo.model import Model
 
@@ -92,6 +93,46 @@ def test_cancel_after_close_does_nothing(lib: FakeLib, ctx: Context) -> None:
     ctx.close()
     ctx.cancel()
     assert lib.abort == 1  # set by close itself, before the memory was freed
+
+
+def test_at_exit_locks_are_kept_and_a_stuck_call_keeps_its_memory(
+    lib: FakeLib, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, stuck = model.context(64), model.context(64)
+    monkeypatch.setattr(_lifetime, "_live", weakref.WeakSet([free, stuck]))
+    monkeypatch.setattr(_lifetime, "_PATIENCE_S", 0.01)
+    release, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with stuck.lock:
+            held.set()
+            release.wait(5)
+
+    worker = threading.Thread(target=hold)
+    worker.start()
+    held.wait(5)
+    _lifetime._quiesce()
+    release.set()
+    worker.join()
+    assert free._finalizer.atexit and not stuck._finalizer.atexit
+    assert not model._finalizer.atexit  # the stuck call uses the model too
+    assert not _taken_by_another_thread(stuck) and _taken_by_another_thread(free)
+    free.lock.release()
+
+
+def _taken_by_another_thread(ctx: Context) -> bool:
+    results: list[bool] = []
+
+    def attempt() -> None:
+        got = ctx.lock.acquire(blocking=False)
+        results.append(not got)
+        if got:
+            ctx.lock.release()
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return results[0]
 
 
 def test_a_failed_constructor_leaves_no_noise(lib: FakeLib, model: Model, capfd: pytest.CaptureFixture[str]) -> None:

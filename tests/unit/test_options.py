@@ -104,6 +104,8 @@ def test_bad_values_raise_with_what_was_asked(cls: type, given: dict[str, object
         (ContextOptions, "flash_attn", False, "off"),
         (ContextOptions, "n_ctx", "8k", 8192),
         (GenerationOptions, "stop", "END", ("END",)),
+        (GenerationOptions, "stop", None, ()),
+        (GenerationOptions, "max_tokens", None, None),
         (GenerationOptions, "max_tokens", -1, -1),
         (SamplingOptions, "samplers", "top_k;temperature", ("top_k", "temperature")),
         (SamplingOptions, "logit_bias", {5: -1}, ((5, -1.0),)),

@@ -6,6 +6,8 @@
 using namespace turbo_cuda;
 using namespace harness;
 
+static bool first_row = true;
+
 struct bench_shape {
     const char *name;
     int head_dim, n_head, n_head_kv, layers;
@@ -23,12 +25,13 @@ static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pat
     }
 }
 
-static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, int rows, int slices, int heads_per_block, int splits, double read_rate) {
+static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices, int heads_per_block, int splits, double read_rate) {
     std::mt19937 rng(1);
-    const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv, layer = token * n_kv;
+    const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv, k_bytes = token * n_kv;
+    const size_t head_v = reference::row_bytes(format_v, 128, shape.head_dim), token_v = head_v * shape.n_head_kv, layer = k_bytes + token_v * n_kv;
     std::vector<uint8_t> pattern;
     random_rows(rng, format, 128, shape.head_dim, 8192 * (size_t) shape.n_head_kv, pattern);
-    device_buffer<uint8_t> cache(layer * shape.layers * 2);
+    device_buffer<uint8_t> cache(layer * shape.layers);
     fill(cache, pattern);
     std::vector<float> q((size_t) rows * shape.n_head * shape.head_dim);
     std::normal_distribution<float> normal;
@@ -41,8 +44,8 @@ static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, in
     attend_args a = {};
     a.q = (const char *) dq.data;
     a.q_stride_head = shape.head_dim * 4, a.q_stride_row = a.q_stride_head * shape.n_head;
-    a.k.format = a.v.format = format;
-    a.k.stride_head = a.v.stride_head = head, a.k.stride_token = a.v.stride_token = token;
+    a.k.format = format, a.v.format = format_v;
+    a.k.stride_head = head, a.v.stride_head = head_v, a.k.stride_token = token, a.v.stride_token = token_v;
     a.mask = (const char *) mask.data, a.mask_stride_row = n_kv * 2;
     a.out = out.data;
     a.head_dim = shape.head_dim, a.block = 128, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv;
@@ -55,15 +58,17 @@ static void bench(FILE *json, const bench_shape &shape, int format, int n_kv, in
     a.scratch = scratch.data;
     const timing t = time_graph([&](cudaStream_t stream) {
         for (int i = 0; i < shape.layers; i++) {
-            a.k.data = (const char *) cache.data + 2 * i * layer, a.v.data = a.k.data + layer;
+            a.k.data = (const char *) cache.data + i * layer, a.v.data = a.k.data + k_bytes;
             CHECK(attend(a, plan, stream));
         }
     }, 15);
-    const double us = t.median_us / shape.layers, floor_us = 2.0 * layer / read_rate * 1e6;
-    printf("%-14s %-7s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
-           n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
-    fprintf(json, "{\"shape\":\"%s\",\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"floor_us\":%.3f},\n",
-            shape.name, format_name(format), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, floor_us);
+    const double us = t.median_us / shape.layers, floor_us = layer / read_rate * 1e6;
+    printf("%-14s %-10s %-10s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
+           format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+    fprintf(json, "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
+            first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
+            t.high_us / shape.layers, floor_us);
+    first_row = false;
 }
 
 static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink) {
@@ -97,23 +102,37 @@ int main(int argc, char **argv) {
     printf("plain reads: %.3f TB/s\n", rate * 1e-12);
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
     if (argc > 2) { // one configuration, for a profiler
-        bench(json, qwen, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0, argc > 4 ? atoi(argv[4]) : 0, 0, rate);
+        bench(json, qwen, KV_TURBO3, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0, argc > 4 ? atoi(argv[4]) : 0, 0, rate);
         return 0;
     }
     for (int n_kv : {131072, 32768, 8192, 4096, 1024, 256}) {
         for (int slices : {1, 4}) {
-            bench(json, qwen, KV_TURBO3, n_kv, 1, slices, 0, 0, rate);
+            bench(json, qwen, KV_TURBO3, KV_TURBO3, n_kv, 1, slices, 0, 0, rate);
         }
     }
-    for (int f = KV_TURBO2; f <= KV_TURBO4_TCQ; f++) {
+    for (int n_kv : {131072, 32768, 256}) {
+        bench(json, qwen, KV_Q8_0, KV_TURBO3, n_kv, 1, 0, 0, 0, rate);
+        bench(json, qwen, KV_F16, KV_TURBO3, n_kv, 1, 0, 0, 0, rate);
+    }
+    const bench_shape gemma_window = {"gemma4-swa", 256, 16, 8, 25}, gemma_global = {"gemma4-global", 512, 16, 2, 5};
+    for (int f : {KV_TURBO3, KV_TURBO3_TCQ}) {
+        bench(json, gemma_window, f, f, 1024, 1, 0, 0, 0, rate);
+        for (int n_kv : {256, 32768, 131072}) {
+            bench(json, gemma_global, f, f, n_kv, 1, 0, 0, 0, rate);
+        }
+    }
+    for (int f = KV_TURBO2; f <= KV_Q4_0; f++) {
+        if (f == KV_F16) {
+            continue;
+        }
         for (int n_kv : {131072, 32768, 256}) {
-            bench(json, qwen, f, n_kv, 1, 0, 0, 0, rate);
+            bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate);
         }
     }
     for (int rows : {2, 4, 8}) {
-        bench(json, qwen, KV_TURBO3, 131072, rows, 0, 0, 0, rate);
+        bench(json, qwen, KV_TURBO3, KV_TURBO3, 131072, rows, 0, 0, 0, rate);
     }
-    fprintf(json, "{}]\n");
+    fprintf(json, "\n]\n");
     fclose(json);
     return 0;
 }

@@ -53,7 +53,13 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     r.target = (char *) back.data, r.target_stride[0] = values * 4;
     r.format = format, r.block = block, r.row_values = values, r.ne1 = rows, r.ne2 = 1, r.n_rows = rows;
     CHECK(read_rows(r, 0));
+    read_tensor h = r; // the same rows as f16
+    device_buffer<uint16_t> lifted(x.size());
+    lifted.poison();
+    h.target = (char *) lifted.data, h.target_stride[0] = values * 2, h.target_half = 1;
+    CHECK(lift_rows(h, 0));
     CHECK(cudaDeviceSynchronize());
+    const std::vector<uint16_t> got_half = lifted.download();
     const std::vector<uint8_t> got = cache.download();
     const std::vector<float> got_back = back.download();
 
@@ -71,7 +77,9 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
         const float *direct = &got_back[(size_t) (rows - 1 - i) * values];
         for (int j = 0; j < values; j++) {
             const bool same = memcmp(&a[j], &direct[j], 4) == 0 || (std::isnan(a[j]) && std::isnan(direct[j])) || (a[j] == 0 && direct[j] == 0);
-            bad += !same || std::isnan(a[j]) != std::isnan(b[j]);
+            const float half = reference::half_to_float(got_half[(size_t) (rows - 1 - i) * values + j]);
+            const bool near = std::isnan(direct[j]) ? std::isnan(half) : std::fabs(direct[j]) > 65504.0f || std::fabs(half - direct[j]) <= 5e-4f * std::fabs(direct[j]) + 3e-8f;
+            bad += !near || !same || std::isnan(a[j]) != std::isnan(b[j]);
         }
         for (int at = 0; at < values; at += block) {
             double energy = 0, ea = 0, eb = 0;

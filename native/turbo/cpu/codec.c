@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-// ---- by descriptor --------------------------------------------------------------------------------------------------
+// ---- by descriptor -------------------------------------------------------------------------------------------------
 
 void turbo_encode(const turbo_type_desc *desc, const float *x, void *y, int64_t n) {
     const turbo_kernels *kernels = turbo_active_kernels();
@@ -37,7 +37,7 @@ void turbo_decode(const turbo_type_desc *desc, const void *x, float *y, int64_t 
     }
 }
 
-// ---- rotated domain --------------------------------------------------------------------------------------------------
+// ---- rotated domain ------------------------------------------------------------------------------------------------
 
 void turbo_unpack(const turbo_type_desc *desc, const void *blocks, size_t stride, int64_t count, int8_t *codes,
                   float *scales) {
@@ -81,7 +81,7 @@ static float vec_dot(const turbo_type_desc *desc, int n, const void *x, const fl
     return sum;
 }
 
-// ---- by name ----------------------------------------------------------------------------------------------------------
+// ---- by name -------------------------------------------------------------------------------------------------------
 
 #define TURBO_DEFINE(NAME, name, family, k, n, bytes, L, V)                                                            \
     void turbo_encode_row_##name(const float *x, void *y, int64_t count) {                                             \

@@ -5,7 +5,7 @@
 //   rotation y = H(s * x) / sqrt(n): fixed signs s, then the Walsh-Hadamard transform H. Orthonormal, so dot products
 //            of two rotated rows equal those of the rows.
 // Row lengths are in values and must be multiples of the block (checked by ggml when a tensor is made, not here).
-// Nothing here allocates, locks or fails; every function may be called from any thread.
+// Nothing here allocates, locks or fails; every function may be called from any thread. Little-endian machines only.
 
 #ifndef TURBO_CPU_CODEC_H
 #define TURBO_CPU_CODEC_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-// ---- by descriptor --------------------------------------------------------------------------------------------------
+// ---- by descriptor -------------------------------------------------------------------------------------------------
 
 // Encode n float32 values into n / desc->block blocks at y. Finite input never gives a NaN; a block with an infinity
 // or a NaN in it decodes to NaN throughout. A scale above the largest of the format saturates there.
@@ -25,7 +25,7 @@ void turbo_encode(const turbo_type_desc *desc, const float *x, void *y, int64_t 
 // Decode n values from blocks at x. Bit-equal on every machine and path.
 void turbo_decode(const turbo_type_desc *desc, const void *x, float *y, int64_t n);
 
-// ---- for attention kernels: stay in the rotated domain --------------------------------------------------------------
+// ---- for attention kernels: stay in the rotated domain -------------------------------------------------------------
 
 // Unpack `count` blocks that lie `stride` bytes apart into integers: rotated value i of block b is
 //     scales[b] * codes[b * desc->block + i],
@@ -37,7 +37,7 @@ void turbo_unpack(const turbo_type_desc *desc, const void *blocks, size_t stride
 void turbo_rotate_row(const float *x, float *y, int64_t n, int block);
 void turbo_unrotate_row(const float *x, float *y, int64_t n, int block);
 
-// ---- by name, in the shapes that ggml's type traits ask for ----------------------------------------------------------
+// ---- by name, in the shapes that ggml's type traits ask for --------------------------------------------------------
 
 // turbo_encode_row_<name>, turbo_decode_row_<name>: as turbo_encode and turbo_decode.
 // turbo_vec_dot_<name>: *s = dot product of n values, vx = blocks, vy = the other row rotated (a dot type's row).
@@ -57,7 +57,7 @@ TURBO_TYPES(TURBO_DECLARE)
 TURBO_Q_TYPES(TURBO_DECLARE)
 #undef TURBO_DECLARE
 
-// ---- instruction sets -----------------------------------------------------------------------------------------------
+// ---- instruction sets ----------------------------------------------------------------------------------------------
 
 // The path in use: "portable", "avx2" or "avx512". Chosen at load: the best this CPU has, or the one that the
 // environment variable TURBO_SIMD names, if the CPU has it.

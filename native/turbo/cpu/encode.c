@@ -22,7 +22,7 @@ static void put_word(uint8_t *out, uint32_t word) {
     }
 }
 
-// Eight codes below 16 to the nibbles of a word.
+// Eight codes below 16 to the nibbles of a word (on a little-endian machine).
 static uint32_t nibbles(const uint16_t *codes) {
     uint64_t pair[2];
     memcpy(pair, codes, sizeof pair);
@@ -93,8 +93,8 @@ static void pack_scale_only(const turbo_book *book, uint8_t *block, int n, uint3
 
 // A scale and its codes, while candidates are compared.
 typedef struct candidate {
-    uint32_t field; // of the fitted scale; 0 = nothing worth storing
-    float explained; // energy of the block that the stored block would explain, in squared codebook steps
+    uint32_t field;  // of the fitted scale; 0 = nothing worth storing
+    float explained; // energy of the block that it would explain as stored, in squared codebook steps
 } candidate;
 
 // Fit the scale by least squares to codes chosen at `scale`, round it as it is stored, and judge the result.

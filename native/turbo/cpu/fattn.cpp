@@ -18,10 +18,6 @@ namespace {
 
 bool enabled = true;
 
-// With this many query rows items differ in cost (causal masks) and are dealt out as threads get free; with fewer, a
-// fixed deal saves a barrier.
-constexpr int64_t dealt_queries = 8;
-
 bool is_ours(const ggml_tensor *dst, op *o) {
     if (!enabled || !read_op(dst, o)) {
         return false;
@@ -38,12 +34,12 @@ partial partial_of(const op &o, const plan &p, char *base, int64_t item) {
     return {out + first * o.v.width, top + first, top + rows + first};
 }
 
-void run_item(const op &o, const plan &p, const scratch &s, char *partials, int64_t item) {
-    const int64_t index = p.units - 1 - item / p.chunks; // from the end: later queries see more keys
-    const int64_t chunk = item % p.chunks;
+void run_item(const op &o, const plan &p, const scratch &s, char *partials, int64_t index, int64_t chunk) {
     const unit u = unit_of(o, p, index);
     const partial result = p.chunks > 1 ? partial_of(o, p, partials, index * p.chunks + chunk) : partial{s.out, s.top, s.sum};
-    attend(o, *active_kernels(), u, chunk * p.tiles / p.chunks, (chunk + 1) * p.tiles / p.chunks, s, result);
+    const tile_range all = s.seen[u.stream];
+    const int64_t tiles = all.end - all.first;
+    attend(o, *active_kernels(), u, {all.first + chunk * tiles / p.chunks, all.first + (chunk + 1) * tiles / p.chunks}, s, result);
     if (p.chunks == 1) {
         for (int64_t row = 0; row < u.rows; row++) {
             finish_row(o, u, row, result.out + row * o.v.width, result.top[row], result.sum[row]);
@@ -90,18 +86,22 @@ void run(const ggml_compute_params *params, const op &o, const plan &p) {
     const scratch s = cut_scratch(o, p.unit_rows, base + (size_t) ith * p.thread_bytes);
     char *partials = base + (size_t) nth * p.thread_bytes;
     const int64_t items = p.units * p.chunks;
+    for (int64_t stream = 0; stream < o.streams; stream++) {
+        s.seen[stream] = p.dealt ? tile_range{0, p.tiles} : seen_tiles(o, stream); // dealt items even out by themselves
+    }
 
-    if (o.queries >= dealt_queries && items > nth) {
+    if (p.dealt) {
         if (ith == 0) {
             ggml_threadpool_chunk_set(params->threadpool, nth);
         }
         ggml_barrier(params->threadpool);
         for (int64_t item = ith; item < items; item = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            run_item(o, p, s, partials, item);
+            const int64_t turn = items - 1 - item; // later queries see more keys: the costly items first
+            run_item(o, p, s, partials, turn / p.chunks, turn % p.chunks);
         }
     } else {
-        for (int64_t item = ith; item < items; item += nth) {
-            run_item(o, p, s, partials, item);
+        for (int64_t item = items * ith / nth; item < items * (ith + 1) / nth; item++) {
+            run_item(o, p, s, partials, item % p.units, item / p.units);
         }
     }
     if (p.chunks > 1) {

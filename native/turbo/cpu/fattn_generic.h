@@ -78,9 +78,10 @@ template <class V> void load_rows(ggml_type type, const char *rows, size_t strid
 
 // ---- packing tiles --------------------------------------------------------------------------------------------------
 
-// Transpose [tile_keys][width] into [width][tile_keys]; load(key, i) reads V::width values of a key from i on.
-template <class V, class Load> inline void pack_transposed(int width, float *tile, Load load) {
-    for (int key = 0; key < tile_keys; key += V::width) {
+// Transpose [keys][width] into the first `keys` columns of [width][tile_keys]; load(key, i) reads V::width values of a key
+// from i on.
+template <class V, class Load> inline void pack_transposed(int keys, int width, float *tile, Load load) {
+    for (int key = 0; key < keys; key += V::width) {
         for (int i = 0; i < width; i += V::width) {
             typename V::reg square[V::width];
             for (int j = 0; j < V::width; j++) {
@@ -95,11 +96,12 @@ template <class V, class Load> inline void pack_transposed(int width, float *til
 }
 
 template <class V> void pack_keys(const float *rows, int width, float *tile) {
-    pack_transposed<V>(width, tile, [=](int key, int i) { return V::load(rows + (size_t) key * width + i); });
+    pack_transposed<V>(pack_keys_each, width, tile, [=](int key, int i) { return V::load(rows + (size_t) key * width + i); });
 }
 
 template <class V> void pack_key_codes(const int8_t *codes, int width, void *tile) {
-    pack_transposed<V>(width, (float *) tile, [=](int key, int i) { return V::load_i8(codes + (size_t) key * width + i); });
+    pack_transposed<V>(tile_keys, width, (float *) tile,
+                       [=](int key, int i) { return V::load_i8(codes + (size_t) key * width + i); });
 }
 
 template <class V> void pack_value_codes(const int8_t *codes, int width, void *tile) {

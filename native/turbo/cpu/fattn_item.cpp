@@ -36,6 +36,13 @@ const char *head_data(const side &s, const unit &u) {
     return s.data + (u.head / s.heads_each) * s.head_stride + (u.stream / s.streams_each) * s.stream_stride;
 }
 
+// A query's mask, from key 0 on.
+const uint16_t *mask_row(const op &o, int64_t stream, int64_t head, int64_t query) {
+    const ggml_tensor *mask = o.mask;
+    return (const uint16_t *) (const void *) ((const char *) mask->data + query * mask->nb[1] + (head % mask->ne[2]) * mask->nb[2] +
+                                              (stream % mask->ne[3]) * mask->nb[3]);
+}
+
 // Queries as the K engine stores them, and where each row's mask lies.
 void prepare_rows(const context &c) {
     const op &o = c.o;
@@ -55,9 +62,7 @@ void prepare_rows(const context &c) {
         }
         c.s.slopes[row] = head_slope(o, head);
         if (o.mask) {
-            const char *mask = (const char *) o.mask->data + query * o.mask->nb[1] + (head % o.mask->ne[2]) * o.mask->nb[2] +
-                               (c.u.stream % o.mask->ne[3]) * o.mask->nb[3];
-            c.s.masks[row] = (const uint16_t *) (const void *) mask;
+            c.s.masks[row] = mask_row(o, c.u.stream, head, query);
         }
         char *stored = c.s.queries + row * k.width * c.k_engine.element;
         for (int b = 0; b < k.blocks; b++) {
@@ -75,6 +80,20 @@ sight look(const uint16_t *mask, int count) {
         open |= mask[i];
     }
     return hidden == 0 ? sees_none : open == 0 && count == tile_keys ? sees_all : sees_some;
+}
+
+// Does any query of a stream see a key of the tile?
+bool tile_is_seen(const op &o, int64_t stream, int64_t tile) {
+    const int64_t key = tile * tile_keys;
+    const int count = (int) (o.keys - key < tile_keys ? o.keys - key : tile_keys);
+    for (int64_t head = 0; head < o.mask->ne[2]; head++) {
+        for (int64_t query = 0; query < o.queries; query++) {
+            if (look(mask_row(o, stream, head, query) + key, count) != sees_none) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 // Note for each panel what its rows see of the tile; false if none sees any of it.
@@ -115,9 +134,15 @@ void unpack_codes(const context &c, const side &s, const char *from, int b, int 
     }
 }
 
-void load_floats(const context &c, const side &s, const char *from, int count, float *rows, float *scales) {
-    c.kern.load_rows(s.type, from, s.key_stride, count, s.width, rows);
-    memset(rows + (size_t) count * (size_t) s.width, 0, (size_t) (tile_keys - count) * (size_t) s.width * sizeof(float));
+// Keys or values first..end of a tile as floats; those from `count` on become zeros.
+void load_floats(const context &c, const side &s, const char *from, int first, int end, int count, float *rows) {
+    const int valid = count < end ? (count > first ? count - first : 0) : end - first;
+    c.kern.load_rows(s.type, from + (size_t) first * s.key_stride, s.key_stride, valid, s.width, rows);
+    memset(rows + (size_t) valid * (size_t) s.width, 0, (size_t) (end - first - valid) * (size_t) s.width * sizeof(float));
+}
+
+// Float types have no scales of their own.
+void unit_scales(float *scales) {
     for (int i = 0; i < tile_keys; i++) {
         scales[i] = 1.0f;
     }
@@ -125,10 +150,13 @@ void load_floats(const context &c, const side &s, const char *from, int count, f
 
 void load_keys(const context &c, int64_t key, int count) {
     const side &k = c.o.k;
-    const char *from = c.k_data + key * k.key_stride;
+    const char *from = c.k_data + (size_t) key * k.key_stride;
     if (!k.desc) {
-        load_floats(c, k, from, count, c.s.rows, c.s.k_scales);
-        c.kern.pack_keys(c.s.rows, k.width, (float *) (void *) c.s.k_tile);
+        for (int first = 0; first < tile_keys; first += pack_keys_each) {
+            load_floats(c, k, from, first, first + pack_keys_each, count, c.s.rows);
+            c.kern.pack_keys(c.s.rows, k.width, (float *) (void *) c.s.k_tile + first);
+        }
+        unit_scales(c.s.k_scales);
         return;
     }
     for (int b = 0; b < k.blocks; b++) {
@@ -139,9 +167,10 @@ void load_keys(const context &c, int64_t key, int count) {
 
 void load_values(const context &c, int64_t key, int count) {
     const side &v = c.o.v;
-    const char *from = c.v_data + key * v.key_stride;
+    const char *from = c.v_data + (size_t) key * v.key_stride;
     if (!v.desc) {
-        load_floats(c, v, from, count, (float *) (void *) c.s.v_tile, c.s.v_scales);
+        load_floats(c, v, from, 0, tile_keys, count, (float *) (void *) c.s.v_tile);
+        unit_scales(c.s.v_scales);
         return;
     }
     for (int b = 0; b < v.blocks; b++) {
@@ -165,6 +194,17 @@ void panel_masks(const context &c, int64_t row, int rows, int64_t key, int count
             memcpy(copies[r], c.s.masks[row + r] + key, (size_t) count * sizeof(uint16_t));
         }
         masks[r] = copies[r];
+    }
+}
+
+// Ask for a tile's bytes ahead of its use: heads lie side by side in the cache, and the strides between the keys of one
+// head defeat the hardware's own prefetching.
+void prefetch(const side &s, const char *from, int count) {
+    for (int key = 0; key < count; key++, from += s.key_stride) {
+        const char *end = from + s.row_bytes;
+        for (const char *line = from - (uintptr_t) from % 64; line < end; line += 64) {
+            __builtin_prefetch(line);
+        }
     }
 }
 
@@ -210,8 +250,18 @@ unit unit_of(const op &o, const plan &p, int64_t index) {
     return u;
 }
 
-void attend(const op &o, const kernels &kern, const unit &u, int64_t first_tile, int64_t end_tile, const scratch &s,
-            const partial &result) {
+tile_range seen_tiles(const op &o, int64_t stream) {
+    tile_range seen = {0, (o.keys + tile_keys - 1) / tile_keys};
+    while (o.mask && seen.first < seen.end && !tile_is_seen(o, stream, seen.first)) {
+        seen.first++;
+    }
+    while (o.mask && seen.first < seen.end && !tile_is_seen(o, stream, seen.end - 1)) {
+        seen.end--;
+    }
+    return seen;
+}
+
+void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s, const partial &result) {
     // Panels of equal size waste fewer registers than full ones and a rest.
     const int64_t panels = (u.rows + kern.panel - 1) / kern.panel;
     const int64_t panel_rows = panels > 0 ? (u.rows + panels - 1) / panels : 0;
@@ -223,12 +273,16 @@ void attend(const op &o, const kernels &kern, const unit &u, int64_t first_tile,
         result.top[row] = -INFINITY;
     }
     prepare_rows(c);
-    for (int64_t tile = first_tile; tile < end_tile; tile++) {
+    for (int64_t tile = tiles.first; tile < tiles.end; tile++) {
         const int64_t key = tile * tile_keys;
         const int count = (int) (o.keys - key < tile_keys ? o.keys - key : tile_keys);
         if (!look_at_tile(c, key, count)) {
             continue;
         }
+        const int64_t ahead = key + tile_keys;
+        const int coming = tile + 1 >= tiles.end ? 0 : (int) (o.keys - ahead < tile_keys ? o.keys - ahead : tile_keys);
+                prefetch(o.k, c.k_data + (size_t) ahead * o.k.key_stride, coming);
+                prefetch(o.v, c.v_data + (size_t) ahead * o.v.key_stride, coming);
         load_keys(c, key, count);
         load_values(c, key, count);
         for (int64_t panel = 0; panel < c.panels; panel++) {

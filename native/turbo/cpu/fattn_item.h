@@ -23,9 +23,12 @@ struct partial {
     float *top, *sum; // [rows]
 };
 
-// Attend to tiles [first_tile, end_tile). Overwrites *result.
-void attend(const op &o, const kernels &kern, const unit &u, int64_t first_tile, int64_t end_tile, const scratch &s,
-            const partial &result);
+// The tiles from the first to the last one that any query of a stream sees (first = end if there is none). Sliding windows
+// leave most of a cache unseen.
+tile_range seen_tiles(const op &o, int64_t stream);
+
+// Attend to some tiles of keys. Overwrites *result.
+void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s, const partial &result);
 
 // Write one row of dst from its sums over all keys: sinks, division, rotation back. `row` is the row's number in the
 // unit; out is used as scratch.

@@ -18,6 +18,7 @@ namespace turbo_fattn {
 
 constexpr int tile_keys = 64;
 constexpr int max_panel = 6;
+constexpr int pack_keys_each = 16; // float keys that are transposed together
 constexpr int sum_lanes = 16; // running sums of a row, side by side
 
 struct engine {
@@ -54,7 +55,7 @@ struct kernels {
     // `count` rows of a float type (f16, q8_0, q4_0), `stride` bytes apart, to float32 [count][width].
     void (*load_rows)(ggml_type type, const char *rows, size_t stride, int count, int width, float *out);
 
-    // float32 keys [tile_keys][width] into the float engine's key tile.
+    // float32 keys [pack_keys_each][width] into the float engine's key tile, as its first columns.
     void (*pack_keys)(const float *rows, int width, float *tile);
 
     // One tile of online softmax, in place: scores [rows][tile_keys] become probabilities relative to top[r], the

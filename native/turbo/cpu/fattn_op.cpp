@@ -11,7 +11,12 @@ namespace turbo_fattn {
 namespace {
 
 constexpr size_t line = 64;
-constexpr size_t unit_bytes = 512 * 1024; // queries and outputs of a unit: they stay in a core's second-level cache
+// Queries and outputs of a unit, and the keys and values of a chunk, are to stay in a core's second-level cache.
+constexpr size_t unit_bytes = 512 * 1024;
+constexpr size_t chunk_bytes = 512 * 1024;
+
+// From this many query rows on, causal masks make items differ in cost.
+constexpr int64_t dealt_queries = 8;
 
 size_t padded(size_t bytes) {
     return (bytes + line - 1) / line * line;
@@ -39,6 +44,7 @@ bool read_side(const ggml_tensor *tensor, const ggml_tensor *q, side *s) {
         return false;
     }
     s->blocks = s->width / s->block;
+    s->row_bytes = (size_t) (s->width / (s->desc ? s->desc->block : s->type == GGML_TYPE_F16 ? 1 : 32)) * type_bytes(*s);
     s->key_stride = tensor->nb[1];
     s->head_stride = tensor->nb[2];
     s->stream_stride = tensor->nb[3];
@@ -76,11 +82,21 @@ void read_params(const ggml_tensor *dst, op *o) {
     o->slope_high = powf(2.0f, -o->max_bias / 2.0f / (float) o->heads_low);
 }
 
-// The number of chunks of keys that gives `threads` threads equal shares of `units` units, or nearly so.
-int64_t choose_chunks(int64_t units, int64_t tiles, int threads) {
-    const int64_t most = tiles < threads ? tiles : threads;
-    int64_t chunks = 1;
-    while (chunks < most && units * chunks % threads != 0 && units * chunks < 8 * (int64_t) threads) {
+// Chunks of keys in which the second-level cache holds all heads' bytes: heads lie side by side, so a cache line that one
+// head brings in serves its neighbours too.
+int64_t cached_chunks(const op &o, int64_t tiles) {
+    if (o.k.head_stride > o.k.key_stride || o.heads == o.group) {
+        return 1;
+    }
+    const size_t bytes = (size_t) o.keys * (o.k.key_stride + o.v.key_stride);
+    const int64_t chunks = (int64_t) ((bytes + chunk_bytes - 1) / chunk_bytes), most = tiles / 4;
+    return chunks < most ? chunks : most < 1 ? 1 : most;
+}
+
+// The number of chunks, at least `least`, that gives `threads` threads equal shares of `units` units, or nearly so.
+int64_t choose_chunks(int64_t units, int64_t least, int64_t tiles, int threads) {
+    int64_t chunks = least;
+    while (chunks < tiles && units * chunks % threads != 0 && units * chunks < 8 * (int64_t) threads) {
         chunks++;
     }
     return chunks;
@@ -133,7 +149,9 @@ plan make_plan(const op &o, int threads, bool split_keys) {
     p.units = o.streams * (o.heads / o.group) * p.runs;
     p.unit_rows = p.unit_queries * o.group;
     p.tiles = (o.keys + tile_keys - 1) / tile_keys;
-    p.chunks = split_keys ? choose_chunks(p.units, p.tiles, threads) : 1;
+    const bool many = o.queries >= dealt_queries;
+    p.chunks = split_keys ? choose_chunks(p.units, many ? 1 : cached_chunks(o, p.tiles), p.tiles, threads) : 1;
+    p.dealt = many && p.units * p.chunks > threads;
     p.thread_bytes = cut_scratch(o, p.unit_rows, NULL).bytes;
     p.partial_bytes = 0;
     if (p.chunks > 1) {
@@ -157,7 +175,6 @@ scratch cut_scratch(const op &o, int64_t unit_rows, char *base) {
     const size_t rows = (size_t) unit_rows;
     const size_t word = sizeof(float); // the larger element of the two engines
     const size_t k_width = (size_t) o.k.width, v_width = (size_t) o.v.width;
-    const size_t widest = k_width > v_width ? k_width : v_width;
     s.queries = take(rows * k_width * word);
     s.query_scales = (float *) (void *) take(rows * (size_t) o.k.blocks * word);
     s.out = (float *) (void *) take(rows * v_width * word);
@@ -171,7 +188,8 @@ scratch cut_scratch(const op &o, int64_t unit_rows, char *base) {
     s.k_scales = (float *) (void *) take(tile_keys * (size_t) o.k.blocks * word);
     s.v_scales = (float *) (void *) take(tile_keys * (size_t) o.v.blocks * word);
     s.codes = (int8_t *) take(tile_keys * TURBO_MAX_BLOCK);
-    s.rows = (float *) (void *) take((o.k.desc ? widest : tile_keys * widest) * word);
+    s.rows = (float *) (void *) take(pack_keys_each * k_width * word);
+    s.seen = (tile_range *) (void *) take((size_t) o.streams * sizeof(tile_range));
     s.sight = (uint8_t *) take(rows);
     s.bytes = at;
     return s;

@@ -20,6 +20,7 @@ struct side {
     int width;        // head dim
     int block;        // values that share a scale in a tile: the turbo block, else the whole head
     int blocks;       // width / block
+    size_t row_bytes; // of one key of one head
     size_t key_stride, head_stride, stream_stride;
     int heads_each;   // query heads that share a head of this side
     int streams_each; // query streams that share a stream of this side
@@ -51,15 +52,22 @@ struct plan {
     int64_t tiles;        // tiles of keys
     int64_t chunks;       // chunks a unit; 1 = no partial results
     int64_t unit_rows;    // rows a unit at most: unit_queries * group
+    bool dealt;           // items differ in cost: deal them out as threads get free, the last units first. Otherwise each
+                          // thread has a fixed run of items, chunk by chunk, all units of a chunk together
 
     size_t thread_bytes;  // scratch of a thread
     size_t partial_bytes; // all partial results
 };
 
+// split_keys: false forbids partial results, so that the plan needs least memory.
 plan make_plan(const op &o, int threads, bool split_keys);
 
 // Bytes of work buffer for a plan, with room to align it.
 size_t plan_bytes(const plan &p, int threads);
+
+struct tile_range {
+    int64_t first, end;
+};
 
 // A thread's scratch, cut out of its thread_bytes. Every part begins on a cache line.
 struct scratch {
@@ -73,7 +81,8 @@ struct scratch {
     char *k_tile, *v_tile;
     float *k_scales, *v_scales; // [blocks][tile_keys]
     int8_t *codes;              // [tile_keys][largest block]
-    float *rows;                // [tile_keys][K width] float keys; also one query or output row
+    float *rows;                // [pack_keys_each][K width] float keys; also one query
+    tile_range *seen;           // [streams]: the tiles that some query of the stream sees
     uint8_t *sight;             // [panels of a unit]: how much of the tile a panel sees
     size_t bytes;               // all of it
 };

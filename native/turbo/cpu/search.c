@@ -7,7 +7,7 @@
 static const struct {
     float base, slope;
     int tries;
-} fits[3] = {{0.883f, 0.0390f, 9}, {0.439f, 0.2008f, 7}, {0.051f, 0.3236f, 5}};
+} fits[3] = {{0.883f, 0.0390f, 9}, {0.439f, 0.2008f, 7}, {0.051f, 0.3236f, 7}};
 
 static turbo_scalar_search searches[3]; // by bits - 2
 

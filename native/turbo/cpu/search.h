@@ -50,7 +50,8 @@ static inline float turbo_fit_quality(int32_t num, int32_t den) {
 // 8 y of a quantised value.
 static inline int32_t turbo_viterbi_value(int32_t q) {
     const int32_t eighths = (q + 4) >> 3; // from 1/64 to 1/8, rounded
-    return eighths > TURBO_VITERBI_MAX ? TURBO_VITERBI_MAX : eighths < -TURBO_VITERBI_MAX ? -TURBO_VITERBI_MAX : eighths;
+    const int32_t limit = TURBO_VITERBI_MAX;
+    return eighths > limit ? limit : eighths < -limit ? -limit : eighths;
 }
 
 // From the metrics after each step to windows, num and den. State s of a step is at metrics[step][place[s]].

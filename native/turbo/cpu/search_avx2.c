@@ -4,18 +4,18 @@
 
 #ifdef TURBO_HAVE_X86
 
-TURBO_AVX2 static inline __m256i load(const int16_t *q) {
+TURBO_AVX2 INLINE __m256i load(const int16_t *q) {
     return _mm256_loadu_si256((const __m256i *) (const void *) q);
 }
 
-TURBO_AVX2 static inline int32_t sum_32(__m256i v) {
+TURBO_AVX2 INLINE int32_t sum_32(__m256i v) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
     return _mm_cvtsi128_si32(s);
 }
 
-TURBO_AVX2 static inline int32_t peak_of(const int16_t *q, int n) {
+TURBO_AVX2 INLINE int32_t peak_of(const int16_t *q, int n) {
     __m256i peak = _mm256_setzero_si256();
     for (int i = 0; i < n; i += 16) {
         peak = _mm256_max_epi16(peak, _mm256_abs_epi16(load(q + i)));
@@ -26,8 +26,8 @@ TURBO_AVX2 static inline int32_t peak_of(const int16_t *q, int n) {
 }
 
 // Number of thresholds below each magnitude.
-TURBO_AVX2 static inline __attribute__((always_inline)) __m256i count_below(__m256i value, const __m256i *thresholds,
-                                                                           const int count) {
+TURBO_AVX2 INLINE __m256i count_below(__m256i value, const __m256i *thresholds,
+                                      const int count) {
     __m256i m = _mm256_setzero_si256();
 #pragma GCC unroll 7
     for (int t = 0; t < count; t++) {
@@ -36,14 +36,14 @@ TURBO_AVX2 static inline __attribute__((always_inline)) __m256i count_below(__m2
     return m;
 }
 
-TURBO_AVX2 static inline void load_thresholds(const int16_t *from, __m256i *thresholds, int count) {
+TURBO_AVX2 INLINE void load_thresholds(const int16_t *from, __m256i *thresholds, int count) {
     for (int t = 0; t < count; t++) {
         thresholds[t] = _mm256_set1_epi16(from[t]);
     }
 }
 
-TURBO_AVX2 static inline __attribute__((always_inline)) void choose_scalar(const turbo_book *book, const int16_t *q,
-                                                                          int n, turbo_choice *choice, const int half) {
+TURBO_AVX2 INLINE void choose_scalar(const turbo_book *book, const int16_t *q,
+                                     int n, turbo_choice *choice, const int half) {
     const turbo_scalar_search *search = turbo_scalar_search_of(book);
     const __m256i magnitudes =
         _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) search->magnitudes));
@@ -60,7 +60,8 @@ TURBO_AVX2 static inline __attribute__((always_inline)) void choose_scalar(const
             const __m256i value = _mm256_abs_epi16(load(q + i));
             const __m256i m = count_below(value, thresholds, half - 1);
             // the index in the low byte, "give 0" in the high one
-            const __m256i entry = _mm256_shuffle_epi8(magnitudes, _mm256_or_si256(m, _mm256_set1_epi16((short) 0x8000)));
+            const __m256i index = _mm256_or_si256(m, _mm256_set1_epi16((short) 0x8000));
+            const __m256i entry = _mm256_shuffle_epi8(magnitudes, index);
             num = _mm256_add_epi32(num, _mm256_madd_epi16(value, entry));
             den = _mm256_add_epi32(den, _mm256_madd_epi16(entry, entry));
         }
@@ -92,7 +93,7 @@ TURBO_AVX2 void turbo_avx2_choose_scalar(const turbo_book *book, const int16_t *
     }
 }
 
-// ---- trellis ---------------------------------------------------------------------------------------------------------
+// ---- trellis -------------------------------------------------------------------------------------------------------
 //
 // The state after a step, t = (newest symbol a, rest r), follows from the states (r, p), p any symbol. A register of
 // new metrics holds lanes of a (and, for 2 bits, a bit of r), so that each old metric is a broadcast load, and its
@@ -146,7 +147,7 @@ __attribute__((constructor)) static void fill_tables(void) {
 }
 
 // Old metrics that the lanes of a register have as their predecessors with symbol p.
-TURBO_AVX2 static inline __attribute__((always_inline)) __m256i load_old(const int32_t *old, const int k, int reg, int p) {
+TURBO_AVX2 INLINE __m256i load_old(const int32_t *old, const int k, int reg, int p) {
     switch (k) {
         case 2: {
             // predecessors r = (r3 x r1 r0) over lane bit x: in register (r3' r1' r0') = (r1 p1 p0), lanes (r3 r0 x)
@@ -163,8 +164,8 @@ TURBO_AVX2 static inline __attribute__((always_inline)) __m256i load_old(const i
     }
 }
 
-TURBO_AVX2 static inline __attribute__((always_inline)) void viterbi(const trellis_table *table, const int16_t *q, int n,
-                                                                    int32_t (*metrics)[TURBO_MAX_STATES], const int k) {
+TURBO_AVX2 INLINE void viterbi(const trellis_table *table, const int16_t *q, int n,
+                               int32_t (*metrics)[TURBO_MAX_STATES], const int k) {
     const __m256i predecessor_bits = _mm256_set1_epi32((1 << TURBO_SIMD_SHIFT) - 1);
     _Alignas(32) int32_t old[TURBO_MAX_STATES];
     memcpy(old, table->symbols, sizeof old);

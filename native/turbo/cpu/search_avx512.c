@@ -4,8 +4,6 @@
 
 #ifdef TURBO_HAVE_X86
 
-#define INLINE static inline __attribute__((always_inline))
-
 // Number of thresholds below each magnitude.
 TURBO_AVX512 INLINE __m512i count_below(__m512i value, const __m512i *thresholds, const int count) {
     __m512i m = _mm512_setzero_si512();
@@ -57,7 +55,8 @@ TURBO_AVX512 INLINE void choose_scalar(const turbo_book *book, const int16_t *q,
         for (int i = 0; i < registers; i++) {
             const __m512i m = count_below(values[i], thresholds, half - 1);
             // the index in the low byte, "give 0" in the high one
-            const __m512i entry = _mm512_shuffle_epi8(magnitudes, _mm512_or_si512(m, _mm512_set1_epi16((short) 0x8000)));
+            const __m512i index = _mm512_or_si512(m, _mm512_set1_epi16((short) 0x8000));
+            const __m512i entry = _mm512_shuffle_epi8(magnitudes, index);
             num = _mm512_add_epi32(num, _mm512_madd_epi16(values[i], entry));
             den = _mm512_add_epi32(den, _mm512_madd_epi16(entry, entry));
         }
@@ -91,7 +90,7 @@ TURBO_AVX512 void turbo_avx512_choose_scalar(const turbo_book *book, const int16
     }
 }
 
-// ---- trellis ---------------------------------------------------------------------------------------------------------
+// ---- trellis -------------------------------------------------------------------------------------------------------
 //
 // As in search_avx2.c, with registers of 16: the state after a step, t = (newest symbol a, rest r), follows from the
 // states (r, p). Lanes are a, and where a has fewer than 4 bits also bits of r, low in the lane number, so that old
@@ -110,8 +109,8 @@ static trellis_table tables[3]; // by bits - 2
 // The state in a lane of a register when it is computed.
 static int lane_state(int k, int reg, int lane) {
     switch (k) {
-        case 2: return lane >> 2 << 4 | (lane & 3) << 2 | reg; // lanes (a, upper two bits of r), registers the lower two
-        case 3: return lane >> 1 << 3 | reg << 1 | (lane & 1); // lanes (a, lowest bit of r), registers the upper two
+        case 2: return lane >> 2 << 4 | (lane & 3) << 2 | reg; // lanes (a, upper bits of r), registers the lower two
+        case 3: return lane >> 1 << 3 | reg << 1 | (lane & 1); // lanes (a, lowest bit of r), registers the others
         default: return lane << 2 | reg;                       // lanes a, registers r
     }
 }

@@ -10,6 +10,7 @@
 
 #include <immintrin.h>
 
+#define INLINE static inline __attribute__((always_inline))
 #define TURBO_AVX2 __attribute__((target("avx2,fma")))
 #define TURBO_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define TURBO_AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")))

@@ -4,20 +4,18 @@
 
 #ifdef TURBO_HAVE_X86
 
-// Minus at the odd lanes, at lanes 2 3 6 7, and at the upper four.
-TURBO_AVX2 static inline __m256 minus_1(void) { return _mm256_castsi256_ps(_mm256_set1_epi64x((int64_t) 0x8000000000000000)); }
-TURBO_AVX2 static inline __m256 minus_2(void) { return _mm256_setr_ps(0.0f, 0.0f, -0.0f, -0.0f, 0.0f, 0.0f, -0.0f, -0.0f); }
-TURBO_AVX2 static inline __m256 minus_4(void) { return _mm256_setr_ps(0.0f, 0.0f, 0.0f, 0.0f, -0.0f, -0.0f, -0.0f, -0.0f); }
-
 // The three butterfly stages inside a register: partner + value, or partner - value at the second of a pair.
-TURBO_AVX2 static inline __m256 inner_stages(__m256 v) {
-    v = _mm256_add_ps(_mm256_permute_ps(v, 0xb1), _mm256_xor_ps(v, minus_1()));
-    v = _mm256_add_ps(_mm256_permute_ps(v, 0x4e), _mm256_xor_ps(v, minus_2()));
-    return _mm256_add_ps(_mm256_permute2f128_ps(v, v, 0x01), _mm256_xor_ps(v, minus_4()));
+TURBO_AVX2 INLINE __m256 inner_stages(__m256 v) {
+    const __m256 minus_1 = _mm256_setr_ps(0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f);
+    const __m256 minus_2 = _mm256_setr_ps(0.0f, 0.0f, -0.0f, -0.0f, 0.0f, 0.0f, -0.0f, -0.0f);
+    const __m256 minus_4 = _mm256_setr_ps(0.0f, 0.0f, 0.0f, 0.0f, -0.0f, -0.0f, -0.0f, -0.0f);
+    v = _mm256_add_ps(_mm256_permute_ps(v, 0xb1), _mm256_xor_ps(v, minus_1));
+    v = _mm256_add_ps(_mm256_permute_ps(v, 0x4e), _mm256_xor_ps(v, minus_2));
+    return _mm256_add_ps(_mm256_permute2f128_ps(v, v, 0x01), _mm256_xor_ps(v, minus_4));
 }
 
 // Two stages between registers: h = stride and 2 * stride.
-TURBO_AVX2 static inline void outer_stages(float *y, int n, int stride) {
+TURBO_AVX2 INLINE void outer_stages(float *y, int n, int stride) {
     for (int i = 0; i < n; i += 4 * stride) {
         for (int j = i; j < i + stride; j += 8) {
             const __m256 a = _mm256_loadu_ps(y + j);
@@ -37,7 +35,7 @@ TURBO_AVX2 static inline void outer_stages(float *y, int n, int stride) {
 }
 
 // The stages h = 8 and up, on values whose inner stages are done.
-TURBO_AVX2 static inline void finish_hadamard(float *y, int n) {
+TURBO_AVX2 INLINE void finish_hadamard(float *y, int n) {
     outer_stages(y, n, 8);
     if (n == 128) {
         outer_stages(y, n, 32);
@@ -103,7 +101,7 @@ TURBO_AVX2 uint32_t turbo_avx2_max_bits(const float *x, int n) {
     return (uint32_t) _mm_cvtsi128_si32(m);
 }
 
-TURBO_AVX2 static inline __m256i nearest(const float *y, __m256 factor) {
+TURBO_AVX2 INLINE __m256i nearest(const float *y, __m256 factor) {
     const __m256 limit = _mm256_set1_ps((float) TURBO_SUBSTEP_MAX);
     const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(y), factor);
     return _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(value, limit), _mm256_sub_ps(_mm256_setzero_ps(), limit)));
@@ -118,7 +116,7 @@ TURBO_AVX2 void turbo_avx2_quantise(const float *y, int16_t *q, int n, float fac
 }
 
 // The four butterfly stages inside a register of 16-bit integers.
-TURBO_AVX2 static inline __m256i inner_stages_16(__m256i v) {
+TURBO_AVX2 INLINE __m256i inner_stages_16(__m256i v) {
     const __m256i swap = _mm256_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13,
                                           2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
     const __m256i sign_1 = _mm256_set1_epi32((int) 0xffff0001);
@@ -131,17 +129,18 @@ TURBO_AVX2 static inline __m256i inner_stages_16(__m256i v) {
     return _mm256_add_epi16(_mm256_permute4x64_epi64(v, 0x4e), _mm256_sign_epi16(v, sign_8));
 }
 
-TURBO_AVX2 static inline void store_scaled(__m128i z, float *y, float factor) {
+TURBO_AVX2 INLINE void store_scaled(__m128i z, float *y, float factor) {
     _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(z)), _mm256_set1_ps(factor)));
 }
 
-TURBO_AVX2 static inline __attribute__((always_inline)) void unrotate_codes(const int8_t *codes, float *y,
-                                                                           const int n, float factor) {
+TURBO_AVX2 INLINE void unrotate_codes(const int8_t *codes, float *y,
+                                      const int n, float factor) {
     const int16_t *signs = turbo_sign_factors(n);
     __m256i z[8];
 #pragma GCC unroll 8
     for (int i = 0; i < n / 16; i++) {
-        z[i] = inner_stages_16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) (const void *) (codes + 16 * i))));
+        const __m128i bytes = _mm_loadu_si128((const __m128i *) (const void *) (codes + 16 * i));
+        z[i] = inner_stages_16(_mm256_cvtepi8_epi16(bytes));
     }
 #pragma GCC unroll 3
     for (int h = 1; h < n / 16; h *= 2) {

@@ -5,7 +5,6 @@
 #ifdef TURBO_HAVE_X86
 
 #define MAX_REGISTERS (TURBO_MAX_BLOCK / 16)
-#define INLINE static inline __attribute__((always_inline))
 
 // partner + value, or partner - value in the lanes of `second`.
 #define BUTTERFLY_PS(v, partner, second) _mm512_mask_sub_ps(_mm512_add_ps(partner, v), second, partner, v)

@@ -4,20 +4,20 @@
 
 #ifdef TURBO_HAVE_X86
 
-TURBO_AVX2 static inline __m128i low_nibbles(__m128i v) {
+TURBO_AVX2 INLINE __m128i low_nibbles(__m128i v) {
     return _mm_and_si128(v, _mm_set1_epi8(15));
 }
 
-TURBO_AVX2 static inline __m128i high_nibbles(__m128i v) {
+TURBO_AVX2 INLINE __m128i high_nibbles(__m128i v) {
     return _mm_and_si128(_mm_srli_epi16(v, 4), _mm_set1_epi8(15));
 }
 
-TURBO_AVX2 static inline void store(int8_t *codes, __m128i entries) {
+TURBO_AVX2 INLINE void store(int8_t *codes, __m128i entries) {
     _mm_storeu_si128((__m128i *) (void *) codes, entries);
 }
 
 // Nibble i of the 16 bytes, looked up, to codes[i].
-TURBO_AVX2 static inline void store_nibbles(int8_t *codes, __m128i words, __m128i table) {
+TURBO_AVX2 INLINE void store_nibbles(int8_t *codes, __m128i words, __m128i table) {
     const __m128i low = low_nibbles(words);
     const __m128i high = high_nibbles(words);
     store(codes, _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high)));
@@ -25,7 +25,7 @@ TURBO_AVX2 static inline void store_nibbles(int8_t *codes, __m128i words, __m128
 }
 
 // Two groups of 32 two-bit codes: a nibble holds the codes of values i and i + 16.
-TURBO_AVX2 static inline void unpack_2(const uint8_t *bytes, int n, int8_t *codes, __m128i of_low, __m128i of_high) {
+TURBO_AVX2 INLINE void unpack_2(const uint8_t *bytes, int n, int8_t *codes, __m128i of_low, __m128i of_high) {
     for (int i = 0; i < n; i += 64, bytes += 16, codes += 64) {
         const __m128i words = _mm_loadu_si128((const __m128i *) (const void *) bytes);
         const __m128i low = low_nibbles(words);
@@ -40,7 +40,7 @@ TURBO_AVX2 static inline void unpack_2(const uint8_t *bytes, int n, int8_t *code
 }
 
 // A group of 32 three-bit codes: three words of nibbles, whose fourth bits make a fourth word.
-TURBO_AVX2 static inline void unpack_3(const uint8_t *bytes, int n, int8_t *codes, __m128i table) {
+TURBO_AVX2 INLINE void unpack_3(const uint8_t *bytes, int n, int8_t *codes, __m128i table) {
     const __m128i to_last_0 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, 3);
     const __m128i to_last_1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 4, 5, 6, 7);
     const __m128i to_last_2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 8, 9, 10, 11);
@@ -56,7 +56,7 @@ TURBO_AVX2 static inline void unpack_3(const uint8_t *bytes, int n, int8_t *code
     }
 }
 
-TURBO_AVX2 static inline void unpack_4(const uint8_t *bytes, int n, int8_t *codes, __m128i table) {
+TURBO_AVX2 INLINE void unpack_4(const uint8_t *bytes, int n, int8_t *codes, __m128i table) {
     for (int i = 0; i < n; i += 32, bytes += 16, codes += 32) {
         store_nibbles(codes, _mm_loadu_si128((const __m128i *) (const void *) bytes), table);
     }
@@ -64,8 +64,8 @@ TURBO_AVX2 static inline void unpack_4(const uint8_t *bytes, int n, int8_t *code
 
 // One value a step. Eight windows are 8 k + 6 bits, from bit 2 of byte 1 + k j on: they fit a 64-bit word, which for
 // the last ones is read from further in front so as to end with the block.
-TURBO_AVX2 static inline __attribute__((always_inline)) void unpack_trellis(const uint8_t *block, int n, int8_t *codes,
-                                                                           const int8_t *entries, const int k) {
+TURBO_AVX2 INLINE void unpack_trellis(const uint8_t *block, int n, int8_t *codes,
+                                      const int8_t *entries, const int k) {
     const uint64_t mask = (1u << (k + 6)) - 1;
     const int last = TURBO_BLOCK_BYTES(k, n) - 8;
     for (int j = 0; j < n / 8; j++) {

@@ -5,8 +5,6 @@
 
 #ifdef TURBO_HAVE_X86
 
-#define INLINE static inline __attribute__((always_inline))
-
 // Where 64 windows lie: 8 a 64-bit word, word j being bytes k j .. k j + 7 from byte 1 of the half block on.
 typedef struct window_map {
     __m512i gather;  // bytes to words

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "attend_query.cuh"
-#include "attend_tile.cuh"
+#include "attend_half.cuh"
 #include "stage.cuh"
 
 namespace turbo_cuda {
@@ -97,8 +97,6 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
                 }
             }
         }
-    } else if (first + shape::keys > p.n_kv) {
-        limit_to_cache<shape>(s, p.n_kv - first);
     }
 }
 
@@ -176,16 +174,23 @@ static __device__ __forceinline__ void scores_by_format(float (&s)[shape::slices
                                                         const tile_rows &rows, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
 #define TURBO_SCORES(KV, reader) case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
-    using trellis2 = reader_trellis<format_turbo2_tcq, n>;
-    using trellis3 = reader_trellis<format_turbo3_tcq, n>;
-    using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+    if constexpr (shape::any_format) {
+        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+        switch (k.format) {
+            TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
+            TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
+            TURBO_SCORES(KV_TURBO4_TCQ, trellis4);
+            case KV_F16: tile_scores_half<reader_f16<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
+            case KV_Q8_0: tile_scores_half<reader_q8_0<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
+            case KV_Q4_0: tile_scores_half<reader_q4_0<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
+        }
+    }
     switch (k.format) {
         TURBO_SCORES(KV_TURBO2, reader_2bit<n>);
         TURBO_SCORES(KV_TURBO3, reader_3bit<n>);
         TURBO_SCORES(KV_TURBO4, reader_4bit<n>);
-        TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
-        TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
-        TURBO_SCORES(KV_TURBO4_TCQ, trellis4);
     }
 #undef TURBO_SCORES
 }
@@ -196,16 +201,23 @@ static __device__ __forceinline__ void values_by_format(column_state<shape> &sta
                                                         const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
 #define TURBO_VALUES(KV, reader) case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
-    using trellis2 = reader_trellis<format_turbo2_tcq, n>;
-    using trellis3 = reader_trellis<format_turbo3_tcq, n>;
-    using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+    if constexpr (shape::any_format) {
+        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+        switch (v.format) {
+            TURBO_VALUES(KV_TURBO2_TCQ, trellis2);
+            TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
+            TURBO_VALUES(KV_TURBO4_TCQ, trellis4);
+            case KV_F16: tile_values_half<reader_f16<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
+            case KV_Q8_0: tile_values_half<reader_q8_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
+            case KV_Q4_0: tile_values_half<reader_q4_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
+        }
+    }
     switch (v.format) {
         TURBO_VALUES(KV_TURBO2, reader_2bit<n>);
         TURBO_VALUES(KV_TURBO3, reader_3bit<n>);
         TURBO_VALUES(KV_TURBO4, reader_4bit<n>);
-        TURBO_VALUES(KV_TURBO2_TCQ, trellis2);
-        TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
-        TURBO_VALUES(KV_TURBO4_TCQ, trellis4);
     }
 #undef TURBO_VALUES
 }
@@ -300,6 +312,9 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
         ring.release();
         limit_scores<shape>(s, p, mask, pairs, first, first_column);
+        if (first + shape::keys > p.n_kv) {
+            limit_to_cache<shape>(s, p.n_kv - first);
+        }
         const bool some = soften<shape>(s, state, weight);
         v_rows.shared = ring.take();
         ring.fetch(p.v, v, next, next_count);

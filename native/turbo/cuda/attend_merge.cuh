@@ -32,7 +32,7 @@ template <int block_values> static __device__ __forceinline__ float value_unit(i
         case KV_TURBO2_TCQ: return format_turbo2_tcq::unit(block_values);
         case KV_TURBO3_TCQ: return format_turbo3_tcq::unit(block_values);
         case KV_TURBO4_TCQ: return format_turbo4_tcq::unit(block_values);
-        default: return 1.0f;
+        default: return 1.0f / half_weight;
     }
 }
 
@@ -181,9 +181,11 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
         ring.fetch(p.v, v, tile * shape::keys, count);
     }
     queries.prepare_all(p, layout, warps);
-    fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
-    if (p.v.format != p.k.format) {
-        fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+    if constexpr (shape::any_format) {
+        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+        if (p.v.format != p.k.format) {
+            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+        }
     }
     __syncthreads();
     let_next_kernel_start();

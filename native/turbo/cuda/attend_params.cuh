@@ -8,6 +8,10 @@ namespace turbo_cuda {
 
 // Staged tiles a group of warps owns: one in use, two on their way.
 static constexpr int ring_slots = 3;
+static __host__ __device__ constexpr bool is_plain(int format) {
+    return format >= KV_F16;
+}
+
 // Scores are kept in base 2. A running maximum starts here: finite, so that differences never are NaN.
 static constexpr float log2_e = 1.4426950408889634f;
 static constexpr float lowest_score = -1e30f;
@@ -45,7 +49,9 @@ struct attend_params {
 
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens of the
 // cache at a time: many for throughput, few for latency.
-template <int blocks_, int tiles_, int slices_, int values_per_lane_> struct attend_shape {
+// `any_format`: K and V may be trellis codes or plain formats; otherwise both are scalar codes (smaller, faster kernels).
+template <int blocks_, int tiles_, int slices_, int values_per_lane_, bool any_format_> struct attend_shape {
+    static constexpr bool any_format = any_format_;
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;
@@ -58,7 +64,8 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_> struct att
     // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.
     static constexpr int parked_row = blocks * (block_values + block_values / 8) - 4;
     static __device__ __forceinline__ int parked_at(int value) { return value + value / 32 * 4; }
-    static constexpr int fragments = parts * 32; // uint4 of a prepared query block: one a part and lane
+    // uint4 of a prepared query block: one a part and lane; twice as many for plain formats
+    static constexpr int fragments = parts * 32 * (any_format ? 2 : 1);
 
     // The inverse, for the first byte of a register.
     static __device__ __forceinline__ int quarter_of(int value) {

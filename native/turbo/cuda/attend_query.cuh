@@ -31,6 +31,10 @@ template <int n, int lanes> static __device__ __forceinline__ void hadamard_lane
     }
 }
 
+static __device__ __forceinline__ uint32_t half_pair(__half low, __half high) {
+    return (uint32_t) __half_as_ushort(low) | (uint32_t) __half_as_ushort(high) << 16;
+}
+
 // Sign word w of the rotation of a block.
 template <int block_values> static __device__ __forceinline__ uint32_t sign_word(int w) {
     constexpr uint32_t a = book::turbo_signs_128[0], b = book::turbo_signs_128[1], c = book::turbo_signs_128[2], d = book::turbo_signs_128[3];
@@ -43,6 +47,25 @@ template <int block_values> static __device__ __forceinline__ uint32_t sign_word
 
 static __device__ __forceinline__ float flip_sign(float x, uint32_t signs, int bit) {
     return __uint_as_float(__float_as_uint(x) ^ ((signs >> bit) << 31));
+}
+
+// A query for K in plain formats: each unit of four values as f16, and what rounding left of it (attend_half.cuh).
+template <class shape>
+static __device__ __forceinline__ void split_query(const float (&x)[shape::block_values / 16], float factor, int column, uint4 *fragments) {
+    constexpr int n = shape::block_values / 16;
+#pragma unroll
+    for (int i = 0; i < n / 4; i++) {
+        __half high[4], low[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float value = x[4 * i + j] * factor;
+            high[j] = __float2half_rn(value);
+            low[j] = __float2half_rn(value - __half2float(high[j]));
+        }
+        const int first = (threadIdx.x & 15) * n + 4 * i;
+        fragments[shape::register_of(first) * 32 + 4 * column + shape::quarter_of(first)] =
+            make_uint4(half_pair(high[0], high[2]), half_pair(high[1], high[3]), half_pair(low[0], low[2]), half_pair(low[1], low[3]));
+    }
 }
 
 // Prepare one block of column `column` (0-7) of a tile; half a warp does it, a lane has block_values / 16
@@ -71,6 +94,13 @@ static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_val
     for (int step = 1; step < 16; step *= 2) {
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
+    if (lane == 0) {
+        scales[column] = top * post_scale * (rotate ? 1.0f / 32639.0f : 1.0f);
+    }
+    if (!rotate) {
+        split_query<shape>(x, top > 0.0f ? 1.0f / top : 0.0f, column, fragments);
+        return;
+    }
     const float to_int = top > 0.0f ? __fdividef(32639.0f, top) : 0.0f; // 32639 = 127 * 256 + 127
     uint32_t high[n / 4] = {}, low[n / 4] = {};
 #pragma unroll
@@ -85,9 +115,6 @@ static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_val
         uint32_t *fragment = reinterpret_cast<uint32_t *>(fragments + r / 2 * 32 + 4 * column + t);
         fragment[r & 1] = high[i];
         fragment[2 + (r & 1)] = low[i];
-    }
-    if (lane == 0) {
-        scales[column] = top * post_scale * (1.0f / 32639.0f);
     }
 }
 

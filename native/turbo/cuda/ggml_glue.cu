@@ -20,6 +20,16 @@ static int format_of(const turbo_type_desc * desc) {
     return desc->index / 2; // types.h lists each family with both block sizes, in the order of kv_format
 }
 
+// Format of a K or V that our attention reads, -1 for others.
+static int kv_format_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16:  return turbo_cuda::KV_F16;
+        case GGML_TYPE_Q8_0: return turbo_cuda::KV_Q8_0;
+        case GGML_TYPE_Q4_0: return turbo_cuda::KV_Q4_0;
+        default:             return turbo_type_is(type) ? format_of(turbo_desc_of(type)) : -1;
+    }
+}
+
 bool turbo_cuda_is_kv_type(ggml_type type) {
     return turbo_type_is(type);
 }
@@ -109,28 +119,39 @@ static bool strides_are_multiples(const ggml_tensor * t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
+// Values a block the kernels work with at a head dim, 0 for head dims they do not know.
+static int block_of(int64_t head_dim) {
+    return head_dim == 128 || head_dim == 256 || head_dim == 512 ? 128 : head_dim == 64 ? 64 : 0;
+}
+
+// Is this K or V stored in a way that the kernels read?
+static bool readable(const ggml_tensor * t, int64_t head_dim) {
+    const turbo_type_desc * desc = turbo_desc_of(t->type);
+    const bool aligned = t->type != GGML_TYPE_F16 || (strides_are_multiples(t, 8) && (uintptr_t) t->data % 8 == 0);
+    return kv_format_of(t->type) >= 0 && t->ne[0] == head_dim && t->nb[0] == ggml_type_size(t->type) && aligned &&
+           (desc == nullptr || desc->block == block_of(head_dim));
+}
+
 bool turbo_cuda_fattn_supported(int device, const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
-    const turbo_type_desc * kd = turbo_desc_of(k->type), * vd = turbo_desc_of(v->type);
-    const int64_t head_dim = q->ne[0];
-    if (kd == nullptr || vd == nullptr || kd->block != vd->block || k->ne[0] != head_dim || v->ne[0] != head_dim) {
+    const int64_t head_dim = q->ne[0], columns = q->ne[1] * (q->ne[2] / k->ne[2]);
+    const bool compressed = ggml_is_quantized(k->type) || ggml_is_quantized(v->type); // f16 alone stays with upstream
+    if (!compressed || block_of(head_dim) == 0 || !readable(k, head_dim) || !readable(v, head_dim)) {
         return false;
     }
-    const bool shape = kd->block == 128 ? head_dim == 128 || head_dim == 256 || head_dim == 512 : head_dim == 64;
     const bool query = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && strides_are_multiples(q, 16) && q->ne[2] % k->ne[2] == 0;
     const bool cache = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
     const bool masked = mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->ne[2] == 1 && (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) &&
                                             mask->ne[1] >= q->ne[1] && mask->ne[0] >= k->ne[1]);
-    const int64_t columns = q->ne[1] * (q->ne[2] / k->ne[2]);
     const int cc = ggml_cuda_info().devices[device].cc;
-    return shape && query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr && q->ne[1] <= turbo_max_rows &&
+    return query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr && q->ne[1] <= turbo_max_rows &&
            columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE;
 }
 
 static kv_tensor make_kv(const ggml_tensor * t) {
     kv_tensor x;
     x.data = (const char *) t->data;
-    x.format = format_of(turbo_desc_of(t->type));
+    x.format = kv_format_of(t->type);
     x.stride_token = t->nb[1], x.stride_head = t->nb[2], x.stride_stream = t->nb[3];
     return x;
 }
@@ -154,7 +175,7 @@ static attend_args make_attend(const ggml_tensor * dst) {
     a.sinks = sinks != nullptr ? (const float *) sinks->data : nullptr;
     a.out = (float *) dst->data;
     a.scratch = (float *) ((char *) dst->data + scratch_offset(dst));
-    a.head_dim = q->ne[0], a.block = turbo_desc_of(k->type)->block;
+    a.head_dim = q->ne[0], a.block = block_of(q->ne[0]);
     a.n_head = q->ne[2], a.n_head_kv = k->ne[2], a.n_rows = q->ne[1], a.n_streams = q->ne[3], a.n_kv = k->ne[1];
     a.scale = params.scale, a.soft_cap = params.soft_cap;
     return a;
@@ -290,7 +311,7 @@ template <ggml_type type> static void lift(const void * x, half * y, int64_t k, 
     r.row_values = desc->block;
     r.source_stride[0] = desc->bytes, r.target_stride[0] = desc->block * sizeof(half);
     r.n_rows = k / desc->block, r.ne1 = r.n_rows, r.ne2 = 1;
-    CUDA_CHECK(turbo_cuda::read_rows(r, stream));
+    CUDA_CHECK(turbo_cuda::lift_rows(r, stream));
 }
 
 // Strides in blocks; the output is contiguous.
@@ -308,7 +329,7 @@ static void lift_strided(const void * x, half * y, int64_t ne00, int64_t ne01, i
         r.target_stride[i] = target;
         target *= ne[i];
     }
-    CUDA_CHECK(turbo_cuda::read_rows(r, stream));
+    CUDA_CHECK(turbo_cuda::lift_rows(r, stream));
 }
 
 to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {

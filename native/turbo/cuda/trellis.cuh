@@ -35,22 +35,33 @@ template <class format> static __device__ __forceinline__ int transposed(int s) 
     return (s & ((1 << rest) - 1)) << format::bits | s >> rest;
 }
 
+// What the branches of a lane's two states cost, as base - slope * q: entry e costs e * (4e - q) in quarters of a squared
+// codebook step. Independent of the block: loaded while the kernel before may still run.
+template <class format> struct branch_costs {
+    static constexpr int branches = 1 << format::bits;
+    int slope[2][branches], base[2][branches];
+
+    __device__ __forceinline__ explicit branch_costs(bool backward) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int state = (threadIdx.x & 31) + 32 * half;
+#pragma unroll
+            for (int b = 0; b < branches; b++) {
+                const int e = format::entry(backward ? b << 6 | state : state << format::bits | b);
+                slope[half][b] = -e * (1 << choice_bits);
+                base[half][b] = 4 * e * e * (1 << choice_bits) + b;
+            }
+        }
+    }
+};
+
 // One direction over half of the block.
-template <class format, int n, bool backward> static __device__ __forceinline__ void search_half(trellis_scratch<n> &s) {
+template <class format, int n, bool backward>
+static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const branch_costs<format> &costs) {
     constexpr int branches = 1 << format::bits, mask = (1 << choice_bits) - 1;
     const int lane = threadIdx.x & 31;
     const int place[2] = {backward ? transposed<format>(lane) : lane, backward ? transposed<format>(lane + 32) : lane + 32};
-    // entry e of a branch costs e * (4e - q) in quarters of a squared codebook step
-    int e[2][branches];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int state = lane + 32 * half;
-#pragma unroll
-        for (int b = 0; b < branches; b++) {
-            e[half][b] = format::entry(backward ? b << 6 | state : state << format::bits | b);
-        }
-        s.cost[backward][0][place[half]] = 0; // every start and every end state is free
-    }
+    s.cost[backward][0][place[0]] = s.cost[backward][0][place[1]] = 0; // every start and every end state is free
     // forward, both states of a lane have the same predecessors; backward, each its own successors
     const int from0 = backward ? lane >> format::bits << format::bits : (lane << format::bits) % trellis_states;
     const int from1 = backward ? (lane + 32) >> format::bits << format::bits : from0;
@@ -73,7 +84,7 @@ template <class format, int n, bool backward> static __device__ __forceinline__ 
             best[half][0] = best[half][1] = INT_MAX;
 #pragma unroll
             for (int b = 0; b < branches; b++) {
-                const int value = e[half][b], cost = value * (4 * value - q) * (1 << choice_bits) + b;
+                const int cost = costs.slope[half][b] * q + costs.base[half][b];
                 const int4 four = old[half][b / 4];
                 const int sum = b % 4 == 0 ? four.x : b % 4 == 1 ? four.y : b % 4 == 2 ? four.z : four.w;
                 best[half][b & 1] = __viaddmin_s32(sum, cost, best[half][b & 1]);
@@ -163,7 +174,8 @@ static __device__ __forceinline__ void pack_trellis(uint8_t *block, const uint16
 
 // Encode a block with all trellis_warps of a thread block; each holds the same values.
 template <class format, int n>
-static __device__ __forceinline__ void encode_trellis(uint8_t *block, const float (&x)[n / 32], trellis_scratch<n> *scratch) {
+static __device__ __forceinline__ void encode_trellis(uint8_t *block, const float (&x)[n / 32], const branch_costs<format> &costs,
+                                                      trellis_scratch<n> *scratch) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, candidate = warp % trellis_tries, barrier_id = 1 + candidate;
     const bool backward = warp >= trellis_tries;
     trellis_scratch<n> &s = scratch[candidate];
@@ -184,9 +196,9 @@ static __device__ __forceinline__ void encode_trellis(uint8_t *block, const floa
         }
         barrier(barrier_id, 64);
         if (backward) {
-            search_half<format, n, true>(s);
+            search_half<format, n, true>(s, costs);
         } else {
-            search_half<format, n, false>(s);
+            search_half<format, n, false>(s, costs);
         }
         barrier(barrier_id, 64);
         const int middle = meet<format, n>(s);

@@ -1,5 +1,6 @@
 // Kernels that encode rows into blocks and decode them again.
 
+#include "launch.cuh"
 #include "trellis.cuh"
 #include "write.h"
 
@@ -40,32 +41,48 @@ template <int n> static __device__ __forceinline__ void load_block(const write_t
     }
 }
 
-template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index, void *scratch) {
+struct block_place {
+    const char *source;
+    uint8_t *target;
+    int first; // value of the row
+};
+
+template <class format, int n> static __device__ __forceinline__ block_place place_of_block(const write_tensor &w, int index) {
     const int blocks = w.row_values / n, row = index / blocks, block = index - row * blocks;
     const row_place place = place_of_row(w, row);
+    return {place.source, reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n), block * n};
+}
+
+template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index) {
+    const block_place place = place_of_block<format, n>(w, index);
     float x[n / 32];
-    load_block<n>(w, place.source, block * n, x);
-    uint8_t *target = reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n);
-    if constexpr (format::window != 0) {
-        encode_trellis<format, n>(target, x, static_cast<trellis_scratch<n> *>(scratch));
-    } else {
-        encode_scalar<format, n>(target, x);
-    }
+    load_block<n>(w, place.source, place.first, x);
+    encode_scalar<format, n>(place.target, x);
+}
+
+template <class format, int n> static __device__ __forceinline__ void write_trellis_block(const write_tensor &w, int index, void *scratch) {
+    const branch_costs<format> costs(threadIdx.x / 32 >= trellis_tries);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    const block_place place = place_of_block<format, n>(w, index);
+    float x[n / 32];
+    load_block<n>(w, place.source, place.first, x);
+    encode_trellis<format, n>(place.target, x, costs, static_cast<trellis_scratch<n> *>(scratch));
 }
 
 template <int n> static __device__ __forceinline__ void write_scalar(const write_tensor &w, int index) {
     switch (w.format) {
-        case KV_TURBO2: write_block<format_turbo2, n>(w, index, nullptr); break;
-        case KV_TURBO3: write_block<format_turbo3, n>(w, index, nullptr); break;
-        case KV_TURBO4: write_block<format_turbo4, n>(w, index, nullptr); break;
+        case KV_TURBO2: write_block<format_turbo2, n>(w, index); break;
+        case KV_TURBO3: write_block<format_turbo3, n>(w, index); break;
+        case KV_TURBO4: write_block<format_turbo4, n>(w, index); break;
     }
 }
 
 template <int n> static __device__ __forceinline__ void write_trellis(const write_tensor &w, int index, void *scratch) {
     switch (w.format) {
-        case KV_TURBO2_TCQ: write_block<format_turbo2_tcq, n>(w, index, scratch); break;
-        case KV_TURBO3_TCQ: write_block<format_turbo3_tcq, n>(w, index, scratch); break;
-        case KV_TURBO4_TCQ: write_block<format_turbo4_tcq, n>(w, index, scratch); break;
+        case KV_TURBO2_TCQ: write_trellis_block<format_turbo2_tcq, n>(w, index, scratch); break;
+        case KV_TURBO3_TCQ: write_trellis_block<format_turbo3_tcq, n>(w, index, scratch); break;
+        case KV_TURBO4_TCQ: write_trellis_block<format_turbo4_tcq, n>(w, index, scratch); break;
     }
 }
 
@@ -94,12 +111,12 @@ static __global__ void __launch_bounds__(trellis_warps * 32) write_trellis_kerne
     __shared__ __align__(16) trellis_scratch<128> scratch[trellis_tries];
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x;
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     if (index >= w.n_rows * (w.row_values / w.block)) {
         return;
     }
     if (!is_trellis(w.format)) {
+        wait_for_previous_kernel();
+        let_next_kernel_start();
         if (threadIdx.x < 32) {
             if (w.block == 128) {
                 write_scalar<128>(w, index);
@@ -112,20 +129,6 @@ static __global__ void __launch_bounds__(trellis_warps * 32) write_trellis_kerne
     } else {
         write_trellis<64>(w, index, scratch);
     }
-}
-
-template <class P>
-static cudaError_t launch(void (*kernel)(const P), dim3 grid, int threads, cudaStream_t stream, const P &p) {
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream) {
@@ -143,9 +146,9 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
     }
     const int tensors = second != nullptr ? 2 : 1;
     if (trellis) {
-        return launch(write_trellis_kernel, dim3(blocks, tensors), trellis_warps * 32, stream, p);
+        return launch_overlapped(write_trellis_kernel, dim3(blocks, tensors), trellis_warps * 32, 0, stream, p);
     }
-    return launch(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors), scalar_warps * 32, stream, p);
+    return launch_overlapped(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors), scalar_warps * 32, 0, stream, p);
 }
 
 // ---- reading back ----------------------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ cudaError_t read_rows(const read_tensor &args, cudaStream_t stream) {
     if (blocks == 0) {
         return cudaSuccess;
     }
-    return launch(read_kernel, dim3((unsigned) ((blocks + read_warps - 1) / read_warps)), read_warps * 32, stream, args);
+    return launch_overlapped(read_kernel, dim3((unsigned) ((blocks + read_warps - 1) / read_warps)), read_warps * 32, 0, stream, args);
 }
 
 } // namespace turbo_cuda

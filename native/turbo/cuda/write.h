@@ -39,4 +39,7 @@ struct read_tensor {
 };
 cudaError_t read_rows(const read_tensor &args, cudaStream_t stream);
 
+// The same for whole tensors to f16 without ids, faster. Target rows 8-byte aligned.
+cudaError_t lift_rows(const read_tensor &args, cudaStream_t stream);
+
 } // namespace turbo_cuda

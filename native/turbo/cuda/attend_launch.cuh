@@ -1,0 +1,90 @@
+// Launching the attention kernels: shared memory, grid, and the choice of instance. Included by one file a family.
+
+#pragma once
+
+#include "attend_merge.cuh"
+
+#include <algorithm>
+
+namespace turbo_cuda {
+
+static constexpr int combine_warps = 16;
+
+// Shared memory a thread block can have on the current device.
+size_t shared_memory_limit();
+
+static cudaError_t launch(void (*kernel)(const attend_params), dim3 grid, int threads, size_t shared, cudaStream_t stream, const attend_params &p) {
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, p);
+}
+
+static int slot_bytes(const stage_params &s, int keys) {
+    return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
+}
+
+template <class shape, int warps> static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
+    static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
+    p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
+    const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
+    p.split_tiles = tiles / p.splits, p.split_rest = tiles % p.splits;
+    p.groups = std::min(warps / p.heads_per_block, std::max(1, (tiles + p.splits - 1) / p.splits));
+    p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
+    const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
+    const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
+    const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
+    const size_t fixed = p.heads_per_block * head + tables;
+    const size_t shared_limit = shared_memory_limit();
+    const size_t parked = p.heads_per_block * shape::columns * (shape::parked_row + 2) * sizeof(float);
+    if (fixed + group > shared_limit || parked > shared_limit) {
+        return cudaErrorInvalidConfiguration;
+    }
+    p.groups = (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, shared_limit / parked));
+    const size_t shared = std::max(fixed + p.groups * group, p.groups * parked);
+    const auto kernel = attend_kernel<shape, warps>;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    const dim3 grid(p.splits, p.n_head_kv / p.heads_per_block * p.column_blocks, args.n_streams);
+    error = launch(kernel, grid, warps * 32, shared, stream, p);
+    if (error != cudaSuccess || p.splits == 1) {
+        return error;
+    }
+    using columns_shape = attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
+    const dim3 columns(p.n_columns, p.n_head_kv, args.n_streams);
+    return launch(combine_kernel<columns_shape, combine_warps>, columns, combine_warps * 32, 0, stream, p);
+}
+
+template <bool any, int blocks, int tiles, int many, int values, int warps>
+static cudaError_t launch_slices(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
+    return slices == 1 ? launch_shape<attend_shape<blocks, tiles, 1, values, any>, warps>(p, args, stream)
+                       : launch_shape<attend_shape<blocks, tiles, many, values, any>, warps>(p, args, stream);
+}
+
+// The kernels of one family, by head dim. `many`: slices a warp takes in a long cache.
+template <bool any> static cudaError_t launch_family(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+    constexpr int many = any ? 2 : 4;
+    const bool one = plan.tiles == 1;
+    switch (args.head_dim) {
+        case 64: return one ? launch_slices<any, 1, 1, many, 16, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 16, 8>(p, args, plan.slices, stream);
+        case 128: return one ? launch_slices<any, 1, 1, many, 32, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 32, 8>(p, args, plan.slices, stream);
+        case 256: return one ? launch_slices<any, 2, 1, 2, 32, 8>(p, args, plan.slices, stream) : launch_slices<any, 2, 2, 2, 32, 8>(p, args, plan.slices, stream);
+        case 512: return launch_slices<any, 4, 1, 2, 32, 8>(p, args, plan.slices, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+// One family each in attend_scalar.cu and attend_any.cu.
+cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+cudaError_t attend_any(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+
+} // namespace turbo_cuda

@@ -30,7 +30,7 @@ help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 fetch: ## Download the pinned llama.cpp source into the user's cache and check its hash
-	@$(PYTHON) scripts/fetch_upstream.py
+	@$(SETUP) && $(PY) scripts/fetch_upstream.py
 
 build: ## Build the library and install the package, editable, into the virtual environment
 	@$(SETUP) && $(PIP) install --quiet $(OWN) $(CONFIG) -e .

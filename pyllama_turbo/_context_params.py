@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 from ._cpu import default_threads
 from .devices import devices
-from .memory import KVPlan, compute_bytes, free_host_bytes, kv_bytes
+from .memory import KVPlan, compute_bytes, free_host_bytes, kv_bytes, mask_cells
 
 if TYPE_CHECKING:
     from ._native import Binding
@@ -101,7 +101,7 @@ def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple
         return
     need = kv_bytes(shape, plan, n_ctx)
     rows = min(outputs_max(options), options.n_ubatch)
-    compute = compute_bytes(replace(shape, n_vocab=0), options.n_ubatch) + 4 * rows * shape.n_vocab
+    compute = compute_bytes(replace(shape, n_vocab=0), options.n_ubatch, mask_cells(shape, plan, n_ctx)) + 4 * rows * shape.n_vocab
     free_of = {d.name: d.free_bytes for d in devices() if d.kind != "cpu"}
     host = free_host_bytes()
     for name, share in _device_shares(model, options).items():

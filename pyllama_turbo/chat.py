@@ -156,7 +156,7 @@ def ask(context: Context, messages: Sequence[Message], *, seq: int = 0, **keywor
     names = ("template", "tools", "tool_choice", "enable_thinking", "json_schema", "template_kwargs")
     rendered = render(context.model, messages, **{n: keywords.pop(n) for n in names if n in keywords})
     sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
-    chosen = {n: v for n, v in keywords.items() if n in {f for f in SamplingOptions.__dataclass_fields__}}
+    chosen = {n: v for n, v in keywords.items() if n in SamplingOptions.__dataclass_fields__}
     if rendered.grammar and sampling.grammar is None:
         chosen["grammar"] = rendered.grammar
     triggers = rendered.triggers if rendered.grammar_lazy else None

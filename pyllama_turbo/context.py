@@ -318,7 +318,8 @@ class Context(Handle):
             if pointer == b.ffi.NULL:
                 made = self.options.embeddings
                 _native.check(b, b.lib.TURBO_E_ARGUMENT if made else b.lib.TURBO_E_UNSUPPORTED, asked=seq)
-            return float_view(b.ffi, pointer, (self.facts.n_embd_out,), owner=self).copy()
+            vector: NDArray[np.float32] = float_view(b.ffi, pointer, (self.facts.n_embd_out,), owner=self).copy()
+            return vector
 
     # -- generating ----------------------------------------------------------------------------------------------
 

@@ -151,7 +151,7 @@ class Model(Handle):
     ) -> Context:
         """Make a context.
 
-        The first context of a model with a compressed K type measures the model's mean keys (see `pyllama_turbo.centers`),
+        The first context of a model with a compressed K type measures the model's mean keys (`pyllama_turbo.centers`),
         which takes some seconds and is kept; `k_center` and `calibrate` decide otherwise.
 
         Args:

@@ -149,7 +149,8 @@ class ContextOptions:
     )
     k_center: str = option(
         "auto", "--k-center", kind="str", group="KV cache",
-        help="Store compressed keys less their mean: auto (measured once a model), bias (the model's K bias), off, or a file.",
+        help="Store compressed keys less their mean: auto (measured once a model), bias (the model's K bias), "
+        "off, or a file.",
     )  # fmt: skip
     calibrate: bool = option(
         True, "--calibrate/--no-calibrate", kind="bool", group="KV cache",

@@ -144,7 +144,8 @@ def load(context: Context, path: str | os.PathLike[str], seq: int = 0) -> int:
         name = differing[0]
         raise _refuse(
             file,
-            f"saved for another configuration: {', '.join(differing)} differ ({there.get(name)} there, {here[name]} here)",
+            f"saved for another configuration: {', '.join(differing)} differ "
+            f"({there.get(name)} there, {here[name]} here)",
             asked=there,
             limit=here,
         )

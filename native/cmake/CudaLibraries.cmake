@@ -1,9 +1,10 @@
 # cuBLAS: the toolkit's own, or the nvidia-cublas package of this Python (headers and libraries below nvidia/cu13).
 # Sets TURBO_CUBLAS_FOUND and TURBO_CUBLAS_REASON, and the cache variables FindCUDAToolkit reads.
 set(TURBO_CUBLAS_FOUND FALSE)
+set(links "${CMAKE_BINARY_DIR}/cublas")
 find_package(CUDAToolkit QUIET)
-if (TARGET CUDA::cublas)
-    set(TURBO_CUBLAS_FOUND TRUE)
+if (TARGET CUDA::cublas AND NOT EXISTS "${links}")
+    set(TURBO_CUBLAS_FOUND TRUE) # the toolkit has it; what the package gave an earlier run is found again below
     return()
 endif()
 execute_process(
@@ -19,7 +20,6 @@ get_filename_component(lib "${cublas}" DIRECTORY)
 get_filename_component(home "${lib}" DIRECTORY)
 string(REPLACE "libcublas.so" "libcublasLt.so" cublaslt "${cublas}")
 # The linker wants names without a version.
-set(links "${CMAKE_BINARY_DIR}/cublas")
 file(MAKE_DIRECTORY "${links}")
 file(CREATE_LINK "${cublas}" "${links}/libcublas.so" SYMBOLIC)
 file(CREATE_LINK "${cublaslt}" "${links}/libcublasLt.so" SYMBOLIC)

@@ -36,7 +36,7 @@ def test_progress_rises_from_zero_to_one(tiny_model: Callable[..., Path]) -> Non
     with Model.open(tiny_model(), progress=lambda p: seen.append(p)):  # type: ignore[func-returns-value]
         pass
     assert seen == sorted(seen)
-    assert 0.0 <= seen[0] and seen[-1] == 1.0
+    assert seen[0] >= 0.0 and seen[-1] == 1.0
 
 
 def test_progress_can_cancel(tiny_model: Callable[..., Path]) -> None:

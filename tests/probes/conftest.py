@@ -1,7 +1,7 @@
 """Probes: things that kill a process when nobody guards them, each in a process of its own.
 
-A probe is a few lines of Python with `path` (a tiny model), `Model`, `errors` and friends at hand. It passes when the process
-ends with status 0, prints the expected last line, and leaves stderr empty.
+A probe is a few lines of Python with `path` (a tiny model), `Model`, `errors` and friends at hand. It passes when the
+process ends with status 0, prints what is expected, and leaves stderr empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A native library in Python, for tests without a build.
 
-Memory is real cffi memory laid out by native/cdef; behaviour is what the tests need: a vocabulary of bytes (token = byte,
-256 = end of generation), a cache that knows positions, and a sampler that follows a script.
+Memory is real cffi memory laid out by native/cdef; behaviour is what the tests need: a vocabulary of bytes (token =
+byte, 256 = end of generation), a cache that knows positions, and a sampler that follows a script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ CDEF = Path(__file__).resolve().parents[2] / "native" / "cdef"
 EOG = 256
 N_VOCAB = 257
 _STATUS = (
-    "OK", "E_ARGUMENT", "E_LOAD", "E_MEMORY", "E_UNSUPPORTED", "E_ABORTED", "E_NO_SLOT", "E_DECODE", "E_STATE", "E_INTERNAL",
+    "OK", "E_ARGUMENT", "E_LOAD", "E_MEMORY", "E_UNSUPPORTED", "E_ABORTED", "E_NO_SLOT", "E_DECODE", "E_STATE",
+    "E_INTERNAL",
 )  # fmt: skip
 _KV = [  # name, family, block values, block bytes, ours
     ("f16", "f16", 1, 2, False),

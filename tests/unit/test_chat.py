@@ -24,8 +24,8 @@ def engine(lib: FakeLib) -> list[dict[str, Any]]:
         out[0] = lib.give(
             json.dumps(
                 {
-                    "prompt": prompt, "stops": ["[end]"], "grammar": "", "grammar_lazy": False, "triggers": [], "format": 0,
-                    "parser": "", "generation_prompt": "", "supports_thinking": False,
+                    "prompt": prompt, "stops": ["[end]"], "grammar": "", "grammar_lazy": False, "triggers": [],
+                    "format": 0, "parser": "", "generation_prompt": "", "supports_thinking": False,
                 }
             )
         )  # fmt: skip

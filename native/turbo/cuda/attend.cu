@@ -67,7 +67,7 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
-    const size_t tables = pair_table_bytes(args.k.format) + pair_table_bytes(args.v.format);
+    const size_t tables = pair_table_bytes<false>(args.k.format) + pair_table_bytes<false>(args.v.format);
     const size_t walking = queries + tables + ring_slots * (16 * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 2) * sizeof(float);
     return std::max(walking, parked);
@@ -96,9 +96,15 @@ attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int h
     }
     const int width = std::max(1, multiprocessors / std::max(1, args.n_streams * column_blocks * (args.n_head_kv / plan.heads_per_block)));
     const int groups = std::max(1, warps / plan.heads_per_block);
-    const int many = args.head_dim > 128 || plan.tiles > 1 || !scalar_family(args) ? 2 : 4;
-    const bool fits = ring_slots * groups * token_bytes(args, plan) * 16 * many + 17 * 1024 <= shared_memory_limit();
+    // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
+    const bool scalar = scalar_family(args);
+    const int many = args.head_dim == 512 ? (scalar ? 2 : 1) : args.head_dim == 256 || plan.tiles > 1 || !scalar ? 2 : 4;
+    const size_t tables = pair_table_bytes<true>(args.k.format) + (args.v.format == args.k.format ? 0 : pair_table_bytes<true>(args.v.format));
+    const bool fits = ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 17 * 1024 <= shared_memory_limit();
     plan.slices = slices > 0 ? slices : fits && args.n_kv >= 64 * groups * width ? many : 1;
+    if (plan.tiles > 1) {
+        plan.slices = args.head_dim == 256 ? 1 : 2;
+    }
     const int keys = 16 * plan.slices * groups;
     plan.splits = std::max(1, std::min((args.n_kv + keys - 1) / keys, width));
     return plan;
@@ -136,7 +142,10 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     const float unit = args.scale * score_unit(args.k.format, args.block);
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
-    return scalar_family(args) ? attend_scalar(p, args, plan, stream) : attend_any(p, args, plan, stream);
+    if (scalar_family(args)) {
+        return attend_scalar(p, args, plan, stream);
+    }
+    return args.head_dim <= 128 ? attend_any_small(p, args, plan, stream) : attend_any_large(p, args, plan, stream);
 }
 
 } // namespace turbo_cuda

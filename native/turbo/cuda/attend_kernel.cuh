@@ -175,9 +175,9 @@ static __device__ __forceinline__ void scores_by_format(float (&s)[shape::slices
     constexpr int n = shape::values_per_lane;
 #define TURBO_SCORES(KV, reader) case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
     if constexpr (shape::any_format) {
-        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
-        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
-        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+        using trellis2 = reader_trellis<format_turbo2_tcq, n, shape::wide_tables>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n, shape::wide_tables>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n, shape::wide_tables>;
         switch (k.format) {
             TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
             TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
@@ -202,9 +202,9 @@ static __device__ __forceinline__ void values_by_format(column_state<shape> &sta
     constexpr int n = shape::values_per_lane;
 #define TURBO_VALUES(KV, reader) case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
     if constexpr (shape::any_format) {
-        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
-        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
-        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
+        using trellis2 = reader_trellis<format_turbo2_tcq, n, shape::wide_tables>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n, shape::wide_tables>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n, shape::wide_tables>;
         switch (v.format) {
             TURBO_VALUES(KV_TURBO2_TCQ, trellis2);
             TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
@@ -239,10 +239,10 @@ template <class shape> struct shared_layout {
         return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
     }
     __device__ uint8_t *v_table(const attend_params &p) const {
-        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.k.format));
+        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes<shape::wide_tables>(p.k.format));
     }
     __device__ uint8_t *ring(const attend_params &p, int group) const {
-        return v_table(p) + pair_table_bytes(p.v.format) + group * ring_slots * p.slot_bytes;
+        return v_table(p) + pair_table_bytes<shape::wide_tables>(p.v.format) + group * ring_slots * p.slot_bytes;
     }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attend_merge.cuh"
+#include "launch.cuh"
 
 #include <algorithm>
 
@@ -12,20 +13,6 @@ static constexpr int combine_warps = 16;
 
 // Shared memory a thread block can have on the current device.
 size_t shared_memory_limit();
-
-static cudaError_t launch(void (*kernel)(const attend_params), dim3 grid, int threads, size_t shared, cudaStream_t stream, const attend_params &p) {
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, p);
-}
 
 static int slot_bytes(const stage_params &s, int keys) {
     return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
@@ -40,7 +27,7 @@ template <class shape, int warps> static cudaError_t launch_shape(attend_params 
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
     const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
-    const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
+    const size_t tables = pair_table_bytes<shape::wide_tables>(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes<shape::wide_tables>(p.v.format));
     const size_t fixed = p.heads_per_block * head + tables;
     const size_t shared_limit = shared_memory_limit();
     const size_t parked = p.heads_per_block * shape::columns * (shape::parked_row + 2) * sizeof(float);
@@ -55,36 +42,45 @@ template <class shape, int warps> static cudaError_t launch_shape(attend_params 
         return error;
     }
     const dim3 grid(p.splits, p.n_head_kv / p.heads_per_block * p.column_blocks, args.n_streams);
-    error = launch(kernel, grid, warps * 32, shared, stream, p);
+    error = launch_overlapped(kernel, grid, warps * 32, shared, stream, p);
     if (error != cudaSuccess || p.splits == 1) {
         return error;
     }
     using columns_shape = attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
     const dim3 columns(p.n_columns, p.n_head_kv, args.n_streams);
-    return launch(combine_kernel<columns_shape, combine_warps>, columns, combine_warps * 32, 0, stream, p);
+    return launch_overlapped(combine_kernel<columns_shape, combine_warps>, columns, combine_warps * 32, 0, stream, p);
 }
 
-template <bool any, int blocks, int tiles, int many, int values, int warps>
+template <bool any, int blocks, int tiles, int few, int many, int values, int warps>
 static cudaError_t launch_slices(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    return slices == 1 ? launch_shape<attend_shape<blocks, tiles, 1, values, any>, warps>(p, args, stream)
-                       : launch_shape<attend_shape<blocks, tiles, many, values, any>, warps>(p, args, stream);
+    return slices == few ? launch_shape<attend_shape<blocks, tiles, few, values, any>, warps>(p, args, stream)
+                         : launch_shape<attend_shape<blocks, tiles, many, values, any>, warps>(p, args, stream);
 }
 
-// The kernels of one family, by head dim. `many`: slices a warp takes in a long cache.
-template <bool any> static cudaError_t launch_family(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+// Heads of 64 and 128. With two tiles of columns there is one instance: the tile of tokens is short anyway.
+template <bool any> static cudaError_t launch_small_heads(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
     constexpr int many = any ? 2 : 4;
     const bool one = plan.tiles == 1;
     switch (args.head_dim) {
-        case 64: return one ? launch_slices<any, 1, 1, many, 16, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 16, 8>(p, args, plan.slices, stream);
-        case 128: return one ? launch_slices<any, 1, 1, many, 32, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 32, 8>(p, args, plan.slices, stream);
-        case 256: return one ? launch_slices<any, 2, 1, 2, 32, 8>(p, args, plan.slices, stream) : launch_slices<any, 2, 2, 2, 32, 8>(p, args, plan.slices, stream);
-        case 512: return launch_slices<any, 4, 1, 2, 32, 8>(p, args, plan.slices, stream);
+        case 64: return one ? launch_slices<any, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
+        case 128: return one ? launch_slices<any, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
-// One family each in attend_scalar.cu and attend_any.cu.
+// Heads of 256 and 512: registers allow fewer tokens at a time.
+template <bool any> static cudaError_t launch_large_heads(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+    constexpr int many = any ? 1 : 2;
+    switch (args.head_dim) {
+        case 256: return plan.tiles == 1 ? launch_slices<any, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream) : launch_slices<any, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
+        case 512: return launch_slices<any, 4, 1, 1, many, 32, 8>(p, args, plan.slices, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+// Families, a file each: K and V both scalar codes, or anything; heads up to 128, or larger.
 cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
-cudaError_t attend_any(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+cudaError_t attend_any_small(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
 
 } // namespace turbo_cuda

@@ -182,9 +182,9 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
     }
     queries.prepare_all(p, layout, warps);
     if constexpr (shape::any_format) {
-        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+        fill_pair_table<shape::wide_tables>(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
         if (p.v.format != p.k.format) {
-            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+            fill_pair_table<shape::wide_tables>(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
         }
     }
     __syncthreads();

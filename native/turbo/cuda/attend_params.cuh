@@ -56,6 +56,7 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, bool any_f
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
+    static constexpr bool wide_tables = slices > 1; // filling them takes longer than a short cache is worth
     static constexpr int values_per_lane = values_per_lane_;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;

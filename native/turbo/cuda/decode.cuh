@@ -149,15 +149,57 @@ template <int values> struct reader_4bit : reader_scalar<4, values> {
     }
 };
 
-// Trellis codes. One look-up gives two neighbouring values: the table of 2^(window + bits) pairs of bytes lies in shared
-// memory (fill_pairs).
-template <class format, int values> struct reader_trellis {
-    static constexpr int bits = format::bits, span = format::window + bits;
-    static constexpr int last_bit = (values == 32 ? 30 * bits : (3 * 8 + 2) * bits) + span;
+// Trellis codes. One look-up gives two neighbouring values: entry e of a table of 2^span pairs of bytes, span = window +
+// bits, in shared memory (fill_pairs). Look-ups of a warp are random, so a single table costs three to four bank conflicts
+// each. With `wide` it is kept in several copies side by side, each in the banks of a few lanes alone:
+//     byte address of e for copy c = (low bits of e) * 128 + c * (128 / copies) + (high bits of e) * 2
+template <class format, bool wide> struct pair_table {
+    static constexpr int span = format::window + format::bits;
+    static constexpr int copies = wide ? (format::bits == 2 ? 16 : format::bits == 3 ? 8 : 2) : 1;
+    static constexpr int high_bits = format::bits == 2 ? 2 : format::bits == 3 ? 3 : 5; // 2^high_bits entries a copy and row
+    static constexpr int low_bits = span - high_bits;
+    static constexpr int bytes = wide ? 128 << low_bits : 2 << span;
+
+    static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads) {
+        constexpr int mask = (1 << format::window) - 1;
+        for (int i = thread; i < 1 << span; i += threads) {
+            const uint32_t first = (uint8_t) format::entry(i & mask), second = (uint8_t) format::entry(i >> format::bits);
+            const uint16_t pair = (uint16_t) (first | second << 8);
+            if (wide) {
+                uint8_t *at = table + (i & ((1 << low_bits) - 1)) * 128 + (i >> low_bits) * 2;
+#pragma unroll
+                for (int c = 0; c < copies; c++) {
+                    *reinterpret_cast<uint16_t *>(at + c * (128 / copies)) = pair;
+                }
+            } else {
+                reinterpret_cast<uint16_t *>(table)[i] = pair;
+            }
+        }
+    }
+};
+
+// `count` bits of w from bit `at`, moved to bit `to`.
+template <int at, int count, int to, int words> static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
+    constexpr int from = at - to, word = from < 0 ? 0 : from / 32, shift = from < 0 ? 0 : from % 32;
+    constexpr uint32_t mask = ((1u << count) - 1u) << to;
+    if constexpr (from < 0) {
+        return (w[0] << -from) & mask;
+    } else if constexpr (shift + to + count <= 32) {
+        return (w[word] >> shift) & mask;
+    } else {
+        return __funnelshift_r(w[word], w[word + 1], shift) & mask;
+    }
+}
+
+template <class format, int values, bool wide> struct reader_trellis {
+    using pairs = pair_table<format, wide>;
+    static constexpr int bits = format::bits;
+    static constexpr int last_bit = (values == 32 ? 30 * bits : (3 * 8 + 2) * bits) + pairs::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
 
-    __device__ __forceinline__ explicit reader_trellis(const uint8_t *pairs) : table(pairs) {}
+    __device__ __forceinline__ explicit reader_trellis(const uint8_t *start)
+        : table(start + (threadIdx.x & 31) / (32 / pairs::copies) * (128 / pairs::copies) % 128) {}
 
     static __device__ __forceinline__ code_place place(const uint8_t *shared, uint32_t block, int t) {
         const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
@@ -172,17 +214,13 @@ template <class format, int values> struct reader_trellis {
     }
     // The pair whose windows begin at bit `at` of the quarter.
     template <int at> __device__ __forceinline__ uint32_t pair(const uint32_t (&w)[words]) const {
-        constexpr int word = at / 32, shift = at % 32;
-        constexpr uint32_t mask = ((1u << span) - 1u) * 2u; // byte offsets
         uint32_t offset;
-        if constexpr (shift == 0) {
-            offset = w[word] << 1;
-        } else if constexpr (shift + span <= 32) {
-            offset = w[word] >> (shift - 1);
+        if constexpr (wide) {
+            offset = bits_at<at, pairs::low_bits, 7>(w) | bits_at<at + pairs::low_bits, pairs::high_bits, 1>(w);
         } else {
-            offset = __funnelshift_r(w[word], w[word + 1 < words ? word + 1 : word], shift - 1);
+            offset = bits_at<at, pairs::span, 1>(w);
         }
-        return *reinterpret_cast<const uint16_t *>(table + (offset & mask));
+        return *reinterpret_cast<const uint16_t *>(table + offset);
     }
     template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
         constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits, second = values == 32 ? first + 4 * bits : first + 8 * bits;
@@ -191,24 +229,19 @@ template <class format, int values> struct reader_trellis {
     }
 };
 
-// Bytes of the table of pairs of a format, 0 for the scalar ones.
-static __host__ __device__ constexpr int pair_table_bytes(int format) {
-    return format == KV_TURBO2_TCQ ? 2 << 10 : format == KV_TURBO3_TCQ ? 2 << 12 : format == KV_TURBO4_TCQ ? 2 << 14 : 0;
+// Bytes of the table of pairs of a format, 0 for the others.
+template <bool wide> static __host__ __device__ constexpr int pair_table_bytes(int format) {
+    return format == KV_TURBO2_TCQ   ? pair_table<format_turbo2_tcq, wide>::bytes
+           : format == KV_TURBO3_TCQ ? pair_table<format_turbo3_tcq, wide>::bytes
+           : format == KV_TURBO4_TCQ ? pair_table<format_turbo4_tcq, wide>::bytes
+                                     : 0;
 }
 
-template <class format> static __device__ __forceinline__ void fill_pairs(uint8_t *table, int thread, int threads) {
-    constexpr int mask = (1 << format::window) - 1;
-    for (int i = thread; i < 1 << (format::window + format::bits); i += threads) {
-        const uint32_t first = (uint8_t) format::entry(i & mask), second = (uint8_t) format::entry(i >> format::bits);
-        reinterpret_cast<uint16_t *>(table)[i] = (uint16_t) (first | second << 8);
-    }
-}
-
-static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
+template <bool wide> static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
     switch (format) {
-        case KV_TURBO2_TCQ: fill_pairs<format_turbo2_tcq>(table, thread, threads); break;
-        case KV_TURBO3_TCQ: fill_pairs<format_turbo3_tcq>(table, thread, threads); break;
-        case KV_TURBO4_TCQ: fill_pairs<format_turbo4_tcq>(table, thread, threads); break;
+        case KV_TURBO2_TCQ: pair_table<format_turbo2_tcq, wide>::fill(table, thread, threads); break;
+        case KV_TURBO3_TCQ: pair_table<format_turbo3_tcq, wide>::fill(table, thread, threads); break;
+        case KV_TURBO4_TCQ: pair_table<format_turbo4_tcq, wide>::fill(table, thread, threads); break;
     }
 }
 

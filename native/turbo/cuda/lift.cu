@@ -52,10 +52,10 @@ template <class reader, class format, int values> static __device__ __forceinlin
 }
 
 template <class reader, class format, int values> static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __grid_constant__ read_tensor p) {
-    constexpr int n = 4 * values, table_bytes = pair_table_bytes(format::id);
+    constexpr int n = 4 * values, table_bytes = pair_table_bytes<false>(format::id);
     __shared__ __align__(16) uint8_t table[table_bytes > 0 ? table_bytes : 16];
     if constexpr (table_bytes > 0) {
-        fill_pairs<format>(table, threadIdx.x, lift_warps * 32);
+        pair_table<format, false>::fill(table, threadIdx.x, lift_warps * 32);
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -88,9 +88,9 @@ template <int values> static cudaError_t lift_by_format(const read_tensor &args,
         case KV_TURBO2: return lift_format<reader_2bit<values>, format_turbo2, values>(args, stream);
         case KV_TURBO3: return lift_format<reader_3bit<values>, format_turbo3, values>(args, stream);
         case KV_TURBO4: return lift_format<reader_4bit<values>, format_turbo4, values>(args, stream);
-        case KV_TURBO2_TCQ: return lift_format<reader_trellis<format_turbo2_tcq, values>, format_turbo2_tcq, values>(args, stream);
-        case KV_TURBO3_TCQ: return lift_format<reader_trellis<format_turbo3_tcq, values>, format_turbo3_tcq, values>(args, stream);
-        case KV_TURBO4_TCQ: return lift_format<reader_trellis<format_turbo4_tcq, values>, format_turbo4_tcq, values>(args, stream);
+        case KV_TURBO2_TCQ: return lift_format<reader_trellis<format_turbo2_tcq, values, false>, format_turbo2_tcq, values>(args, stream);
+        case KV_TURBO3_TCQ: return lift_format<reader_trellis<format_turbo3_tcq, values, false>, format_turbo3_tcq, values>(args, stream);
+        case KV_TURBO4_TCQ: return lift_format<reader_trellis<format_turbo4_tcq, values, false>, format_turbo4_tcq, values>(args, stream);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -1,0 +1,11 @@
+// Attention kernels: trellis codes and plain formats too, heads of 256 and 512.
+
+#include "attend_launch.cuh"
+
+namespace turbo_cuda {
+
+cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+    return launch_large_heads<true>(p, args, plan, stream);
+}
+
+} // namespace turbo_cuda

@@ -43,6 +43,7 @@ void turbo_context_free(turbo_context * ctx);
 int32_t turbo_context_get_facts(const turbo_context * ctx, turbo_context_facts * out);
 int32_t turbo_context_set_threads(turbo_context * ctx, int32_t n_threads, int32_t n_threads_batch);
 int32_t turbo_kv_layers(const turbo_context * ctx, turbo_kv_layer * out, int32_t cap);
+int32_t turbo_kv_fill(turbo_context * ctx, int32_t seq, int32_t n, uint32_t seed);
 int32_t turbo_memory_breakdown(const turbo_context * ctx, turbo_memory_row * out, int32_t cap);
 
 // Decode

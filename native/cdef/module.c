@@ -3,3 +3,4 @@
 #include "shim/turbo_shim.h"
 #include "shim/turbo_text.h"
 #include "shim/turbo_keys.h"
+#include "shim/turbo_profile.h"

@@ -28,6 +28,7 @@ if (TURBO_USE_CUDA)
     set(GGML_CUDA_GRAPHS ${TURBO_CUDA_GRAPHS} CACHE BOOL "" FORCE)
     set(GGML_CUDA_FA_QUANTS "f16-f16;q8_0-q8_0;q4_0-q4_0" CACHE STRING "" FORCE)
     set(TURBO_LIB_KIND cuda)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared) # one CUDA runtime in the library, not a second static one
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
 else()

@@ -2,6 +2,7 @@
 function(turbo_upstream_tool name)
     add_executable(${name} ${ARGN})
     target_link_libraries(${name} PRIVATE llama_turbo Threads::Threads)
+    target_link_options(${name} PRIVATE "-Wl,--allow-shlib-undefined") # the CUDA libraries may not be here, only where it runs
     target_include_directories(${name} PRIVATE "${TURBO_INCLUDE}" "${TURBO_UPSTREAM_TREE}/include" "${TURBO_UPSTREAM_TREE}/ggml/include"
         "${TURBO_UPSTREAM_TREE}/common" "${TURBO_UPSTREAM_TREE}/src" "${TURBO_UPSTREAM_TREE}/ggml/src" "${TURBO_UPSTREAM_TREE}/vendor")
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tools"

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "guard.h"
+#include "profile_record.h"
 
 #include "llama.h"
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,7 @@ struct turbo_context {
     turbo_poll_fn poll = nullptr;
     void * poll_data = nullptr;
     int64_t poll_next_us = 0;
+    std::unique_ptr<turbo_profile_record> profile;  // of the last turbo_profile_start
 };
 
 // CPU features this build uses (missing_only: and this machine lacks), comma separated.

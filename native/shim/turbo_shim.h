@@ -279,6 +279,10 @@ typedef struct turbo_memory_row {
 } turbo_memory_row;
 
 // Bytes by buffer type. Writes at most `cap` rows; returns how many there are, or a negative status.
+// Make a sequence hold n random tokens at positions 0 to n-1 without computing them: the time of reading a long cache can
+// be measured at once. What a model says after it is noise. One-sequence contexts only.
+TURBO_API int32_t turbo_kv_fill(turbo_context * ctx, int32_t seq, int32_t n, uint32_t seed);
+
 TURBO_API int32_t turbo_memory_breakdown(const turbo_context * ctx, turbo_memory_row * out, int32_t cap);
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 // CPU flash attention: ours against upstream's, on the shapes of real models, in one interleaved run.
 //
-// Links the patched ggml-base and ggml-cpu. Times are the least of all repeats, in ms (with one thread its CPU time, which
-// other processes disturb less); ratios are the time of upstream's own op on f16 or q8_0 over the variant's: above 1 is
-// faster than it. Lines marked "up" leave the op to upstream. As in a model, a graph holds the op once a layer, each with a
-// cache of its own, so that caches come from memory and not from the core's own cache.
+// Links the patched ggml-base and ggml-cpu. Times are the least of all repeats, in ms (with one thread its CPU time,
+// which other processes disturb less); ratios are the time of upstream's own op on f16 or q8_0 over the variant's:
+// above 1 is faster than it. Lines marked "up" leave the op to upstream. As in a model, a graph holds the op once a
+// layer, each with a cache of its own, so that caches come from memory and not from the core's own cache.
 //   bench_fattn [threads] [keys] [queries] [repeats] [path] [layers] [heads heads_kv width]
 
 #include <stdio.h>
@@ -101,12 +101,12 @@ void bench(const shape &base, int threads, int repeats, int layers) {
     ggml_threadpool_free(pool);
 
     const double values = 2.0 * base.keys * base.heads_k * base.width_k; // of K and V together
-    printf("heads %d/%d x %d, %d keys, %d queries, %d threads, %d layers, %s\n", base.heads, base.heads_k, base.width_k, base.keys, base.queries,
-           threads, layers, turbo_simd_name());
+    printf("heads %d/%d x %d, %d keys, %d queries, %d threads, %d layers, %s\n", base.heads, base.heads_k, base.width_k,
+           base.keys, base.queries, threads, layers, turbo_simd_name());
     for (const variant &v : variants) {
         printf("  %-4s %-14s %-14s %9.3f ms  %6.2f x f16  %6.2f x q8_0  %6.2f G cached values/s\n", v.ours ? "" : "up",
-               type_text(v.type_k).c_str(), type_text(v.type_v).c_str(), v.best, variants[0].best / v.best, variants[1].best / v.best,
-               values / v.best * 1e-6);
+               type_text(v.type_k).c_str(), type_text(v.type_v).c_str(), v.best, variants[0].best / v.best,
+               variants[1].best / v.best, values / v.best * 1e-6);
     }
 }
 

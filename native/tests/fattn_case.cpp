@@ -44,9 +44,7 @@ int type_block(ggml_type type) {
     return desc ? desc->block : type == GGML_TYPE_F16 ? 1 : 32;
 }
 
-size_t row_bytes(ggml_type type, int width) {
-    return (size_t) (width / type_block(type)) * type_bytes(type);
-}
+size_t row_bytes(ggml_type type, int width) { return (size_t) (width / type_block(type)) * type_bytes(type); }
 
 // Blocks of 32 integers in [-top, top] with an f16 scale; q4_0 keeps them as nibbles, value i beside value i + 16.
 void encode_integers(const float *x, uint8_t *y, int width, bool nibbles, float *decoded) {
@@ -60,7 +58,8 @@ void encode_integers(const float *x, uint8_t *y, int width, bool nibbles, float 
         memcpy(y, &scale, 2);
         for (int i = 0; i < 32; i++) {
             const float unit = from_half(scale);
-            const int code = unit == 0.0f ? 0 : std::max(-(int) top, std::min((int) top, (int) lrintf(x[b + i] / unit)));
+            const int code = unit == 0.0f ? 0
+                                          : std::max(-(int) top, std::min((int) top, (int) lrintf(x[b + i] / unit)));
             decoded[b + i] = (float) code * unit;
             if (!nibbles) {
                 y[2 + i] = (uint8_t) code;
@@ -111,8 +110,8 @@ struct layout {
 };
 
 // Fill one side: tensor, bytes and decoded values.
-void make_side(const shape &s, const layout &l, std::mt19937 &random, float spread, ggml_tensor *t, std::vector<uint8_t> *bytes,
-               std::vector<float> *values) {
+void make_side(const shape &s, const layout &l, std::mt19937 &random, float spread, ggml_tensor *t,
+               std::vector<uint8_t> *bytes, std::vector<float> *values) {
     const size_t row = row_bytes(l.type, l.width);
     const size_t token = row * (size_t) (s.interleaved ? l.heads : 1) + (size_t) s.padding;
     const size_t plane = token * (size_t) s.keys;
@@ -135,7 +134,8 @@ void make_side(const shape &s, const layout &l, std::mt19937 &random, float spre
                     value = size * normal(random);
                 }
                 x[3] *= 4.0f; // a channel that stands out
-                uint8_t *at = bytes->data() + (size_t) key * t->nb[1] + (size_t) head * t->nb[2] + (size_t) stream * t->nb[3];
+                uint8_t *at = bytes->data() + (size_t) key * t->nb[1] + (size_t) head * t->nb[2] +
+                              (size_t) stream * t->nb[3];
                 memset(at, 0, row);
                 encode_row(l.type, x.data(), at, l.width, out);
             }
@@ -165,7 +165,8 @@ void make_mask(const shape &s, std::mt19937 &random, problem *p) {
         for (int query = 0; query < s.queries; query++) {
             for (int key = 0; key < s.keys; key++) {
                 const bool biased = s.mask == mask_bias || s.max_bias > 0.0f;
-                p->mask_data[at++] = hides(s, query, key, random) ? half_minus_infinity : to_half(biased ? bias(random) : 0.0f);
+                p->mask_data[at++] = hides(s, query, key, random) ? half_minus_infinity
+                                                                  : to_half(biased ? bias(random) : 0.0f);
             }
         }
     }
@@ -185,7 +186,8 @@ void poison_unseen(problem *p) {
         for (ggml_tensor *t : {&p->k, &p->v}) {
             for (int64_t plane = 0; plane < t->ne[2] * t->ne[3]; plane++) {
                 const size_t offset = (size_t) (plane % t->ne[2]) * t->nb[2] + (size_t) (plane / t->ne[2]) * t->nb[3];
-                memset((uint8_t *) t->data + offset + (size_t) key * t->nb[1], 0xff, row_bytes(t->type, (int) t->ne[0]));
+                memset((uint8_t *) t->data + offset + (size_t) key * t->nb[1], 0xff,
+                       row_bytes(t->type, (int) t->ne[0]));
             }
         }
     }
@@ -198,9 +200,7 @@ std::string type_text(ggml_type type) {
     return desc ? desc->name : type == GGML_TYPE_F16 ? "f16" : type == GGML_TYPE_Q8_0 ? "q8_0" : "q4_0";
 }
 
-bool fits(ggml_type type, int width) {
-    return width % type_block(type) == 0;
-}
+bool fits(ggml_type type, int width) { return width % type_block(type) == 0; }
 
 std::vector<ggml_type> side_types(int block) {
     std::vector<ggml_type> types = {GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
@@ -215,11 +215,12 @@ std::vector<ggml_type> side_types(int block) {
 std::string shape::text() const {
     char line[512];
     snprintf(line, sizeof line,
-             "%s/%s width %d/%d heads %d/%d/%d queries %d keys %d streams %d/%d/%d mask %d%s x%d sinks %d scale %g cap %g bias %g "
+             "%s/%s width %d/%d heads %d/%d/%d queries %d keys %d streams %d/%d/%d mask %d%s x%d sinks %d scale %g cap "
+             "%g bias %g "
              "interleaved %d padding %d poison %d",
-             type_text(type_k).c_str(), type_text(type_v).c_str(), width_k, width_v, heads, heads_k, heads_v, queries, keys, streams,
-             streams_k, streams_v, mask, mask_per_head ? " per head" : "", mask_streams, sinks, (double) scale, (double) cap,
-             (double) max_bias, interleaved, padding, poison);
+             type_text(type_k).c_str(), type_text(type_v).c_str(), width_k, width_v, heads, heads_k, heads_v, queries,
+             keys, streams, streams_k, streams_v, mask, mask_per_head ? " per head" : "", mask_streams, sinks,
+             (double) scale, (double) cap, (double) max_bias, interleaved, padding, poison);
     return line;
 }
 
@@ -271,14 +272,17 @@ std::vector<double> problem::reference(double *typical) const {
     for (int stream = 0; stream < s.streams; stream++) {
         for (int query = 0; query < s.queries; query++) {
             for (int head = 0; head < s.heads; head++, to += s.width_v) {
-                const double slope = s.max_bias <= 0.0f ? 1.0 : head < low ? pow(2.0, -s.max_bias * (head + 1) / low)
-                                                            : pow(2.0, -s.max_bias / 2 * (2 * (head - low) + 1) / low);
+                const double slope = s.max_bias <= 0.0f ? 1.0
+                                     : head < low       ? pow(2.0, -s.max_bias * (head + 1) / low)
+                                                        : pow(2.0, -s.max_bias / 2 * (2 * (head - low) + 1) / low);
                 const float *x = (const float *) (const void *) ((const char *) q.data + (size_t) query * q.nb[1] +
                                                                  (size_t) head * q.nb[2] + (size_t) stream * q.nb[3]);
                 const int stream_k = stream / (s.streams / s.streams_k), stream_v = stream / (s.streams / s.streams_v);
                 const int head_k = head / (s.heads / s.heads_k), head_v = head / (s.heads / s.heads_v);
-                const float *keys = k_values.data() + (size_t) (stream_k * s.heads_k + head_k) * (size_t) s.keys * (size_t) s.width_k;
-                const float *values = v_values.data() + (size_t) (stream_v * s.heads_v + head_v) * (size_t) s.keys * (size_t) s.width_v;
+                const float *keys = k_values.data() +
+                                    (size_t) (stream_k * s.heads_k + head_k) * (size_t) s.keys * (size_t) s.width_k;
+                const float *values = v_values.data() +
+                                      (size_t) (stream_v * s.heads_v + head_v) * (size_t) s.keys * (size_t) s.width_v;
                 double top = s.sinks ? sink_data[(size_t) head] : -INFINITY;
                 for (int key = 0; key < s.keys; key++) {
                     double score = 0;
@@ -290,8 +294,11 @@ std::vector<double> problem::reference(double *typical) const {
                         score = s.cap * tanh(score / s.cap);
                     }
                     if (s.mask != mask_none) {
-                        const uint16_t half = *(const uint16_t *) (const void *) ((const char *) mask.data + (size_t) key * 2 + (size_t) query * mask.nb[1] +
-                                              (size_t) (head % mask.ne[2]) * mask.nb[2] + (size_t) (stream % mask.ne[3]) * mask.nb[3]);
+                        const uint16_t half = *(
+                            const uint16_t *) (const void *) ((const char *) mask.data + (size_t) key * 2 +
+                                                              (size_t) query * mask.nb[1] +
+                                                              (size_t) (head % mask.ne[2]) * mask.nb[2] +
+                                                              (size_t) (stream % mask.ne[3]) * mask.nb[3]);
                         score = half == half_minus_infinity ? -INFINITY : score + slope * from_half(half);
                     }
                     scores[(size_t) key] = score;

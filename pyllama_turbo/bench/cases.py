@@ -20,6 +20,8 @@ MAX_VALUES = 1000
 class Test:
     """Tokens of prompt and tokens generated, timed together; one of the two is usually 0."""
 
+    __test__ = False  # to pytest: not a test case
+
     n_prompt: int
     n_gen: int
 

@@ -1,4 +1,4 @@
-"""A measured row: llama-bench's field names, and what it does not say (bits, effective types, graphs, digest, ratio)."""
+"""A measured row: llama-bench's field names, and what it does not say (bits, stored types, graphs, digest, ratio)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row:
     Attributes:
         kv_bits: mean bits of a cached value, read back from the tensors.
         kv_bytes: bytes of the cache as made.
-        effective_k, effective_v: types of the tensors, with the number of layers where they differ ("q8_0:1 turbo3:23").
+        effective_k, effective_v: types of the tensors, with the number of layers where they differ: "q8_0:1 turbo3:23".
         graphs, fused: whether CUDA graphs and fused operations are on; None on the CPU.
         depth_fill: how the cache was filled to the depth: "prefill", "synthetic" or "".
         digest: build of the library.

@@ -26,10 +26,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # Context options that do not change what is measured into something else; the commands set the rest.
 _FREE = (
-    "n_threads", "n_threads_batch", "flash_attn", "k_center", "calibrate", "offload_kqv", "swa_full", "rope_scaling",
-    "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow",
+    "n_threads",
+    "n_threads_batch",
+    "flash_attn",
+    "k_center",
+    "calibrate",
+    "offload_kqv",
+    "swa_full",
+    "rope_scaling",
+    "rope_freq_base",
+    "rope_freq_scale",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
     "yarn_orig_ctx",
-)  # fmt: skip
+)
 _SET = tuple(spec.name for spec in specs(ContextOptions) if spec.name not in _FREE)
 
 Step = Callable[[str, int, int], None]  # label, done, total
@@ -58,16 +70,40 @@ def model_keywords(values: dict[str, Any]) -> dict[str, Any]:
 def text_options(function: _F) -> _F:
     """Options that choose the text and what of it is scored."""
     options = (
-        click.option("-f", "--file", "files", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
-                     help="Text to score; several are taken in turns. [default: built-in prose and code]"),
-        click.option("-c", "--ctx-size", "n_ctx", default="512", show_default=True, metavar="N",
-                     help="Tokens of a chunk; the second half of each is scored."),
+        click.option(
+            "-f",
+            "--file",
+            "files",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            multiple=True,
+            help="Text to score; several are taken in turns. [default: built-in prose and code]",
+        ),
+        click.option(
+            "-c",
+            "--ctx-size",
+            "n_ctx",
+            default="512",
+            show_default=True,
+            metavar="N",
+            help="Tokens of a chunk; the second half of each is scored.",
+        ),
         click.option("--chunks", type=click.IntRange(1), default=17, show_default=True, help="Chunks at most."),
-        click.option("--range", "span", metavar="FIRST-LAST",
-                     help="Score these positions of one long text instead of chunks, as 7680-8191."),
-        click.option("-b", "--batch-size", "n_batch", type=click.IntRange(1), default=512, show_default=True,
-                     help="Tokens of a batch on the prefill path."),
-    )  # fmt: skip
+        click.option(
+            "--range",
+            "span",
+            metavar="FIRST-LAST",
+            help="Score these positions of one long text instead of chunks, as 7680-8191.",
+        ),
+        click.option(
+            "-b",
+            "--batch-size",
+            "n_batch",
+            type=click.IntRange(1),
+            default=512,
+            show_default=True,
+            help="Tokens of a batch on the prefill path.",
+        ),
+    )
     for option in reversed(options):
         function = option(function)
     return function
@@ -152,9 +188,11 @@ def open_results(path: Path | None) -> ResultFile | None:
 
 
 results_option = click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Add the records to this file (JSON lines); what is in it already is not measured again.",
-)  # fmt: skip
+)
 
 
 def given_arguments(ctx: click.Context, leave_out: Sequence[str]) -> list[str]:

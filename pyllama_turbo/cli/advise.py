@@ -43,17 +43,30 @@ SPEED_TOKENS = 16
     "-c", "--ctx-size", "n_ctx", default="8k", show_default=True, metavar="N", help="Context wanted, in tokens."
 )
 @click.option("--memory", type=MemorySize(), metavar="BYTES", help="Memory to fit into, as 8G [default: free now].")
-@click.option("--quality", "level", default="good", show_default=True, metavar="GATE",
-              help="near-lossless, good, fair, or a threshold as kld<=0.036.")  # fmt: skip
+@click.option(
+    "--quality",
+    "level",
+    default="good",
+    show_default=True,
+    metavar="GATE",
+    help="near-lossless, good, fair, or a threshold as kld<=0.036.",
+)
 @click.option("--chunks", type=click.IntRange(1), default=4, show_default=True, help="Chunks of 512 tokens scored.")
 @click.option("--all", "every", is_flag=True, help="Measure dearer pairs too, after one has passed.")
 @results_option
 @json_option
 @lab_options
 def command(
-    model: str, n_ctx: str, memory: int | None, level: str, chunks: int, every: bool, out: Path | None, as_json: bool,
+    model: str,
+    n_ctx: str,
+    memory: int | None,
+    level: str,
+    chunks: int,
+    every: bool,
+    out: Path | None,
+    as_json: bool,
     **values: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Recommend the cheapest KV pair that keeps the model's quality and fits.
 
     Candidates are tried from the smallest up: a short KL divergence run against f16 on this device, then the speed of
@@ -97,9 +110,14 @@ def _fitting(model: Model, n_ctx: int, memory: int | None) -> list[Candidate]:
 
 
 def _measure(
-    model: Model, candidates: Sequence[Candidate], gates: Sequence[Gate], chunks: int, every: bool, results: ResultFile | None,
+    model: Model,
+    candidates: Sequence[Candidate],
+    gates: Sequence[Gate],
+    chunks: int,
+    every: bool,
+    results: ResultFile | None,
     values: dict[str, Any],
-) -> list[Candidate]:  # fmt: skip
+) -> list[Candidate]:
     from ..quality.advise import with_quality
     from ..quality.reference import Reference
 

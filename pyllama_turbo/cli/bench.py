@@ -52,10 +52,19 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
     "-r", "--repetitions", "repeats", type=click.IntRange(1), default=5, show_default=True, help="Samples of each case."
 )
 @click.option("--no-warmup", is_flag=True, help="Time the first run too.")
-@click.option("--interleave/--no-interleave", default=True, show_default=True,
-              help="Sample the KV pairs in turns, with ratios to the first; needs room for all their caches.")  # fmt: skip
-@click.option("--fill", type=click.Choice(("auto", "prefill", "synthetic")), default="auto", show_default=True,
-              help="How a cache gets to its depth; auto computes no prompt beyond 16k where it can.")  # fmt: skip
+@click.option(
+    "--interleave/--no-interleave",
+    default=True,
+    show_default=True,
+    help="Sample the KV pairs in turns, with ratios to the first; needs room for all their caches.",
+)
+@click.option(
+    "--fill",
+    type=click.Choice(("auto", "prefill", "synthetic")),
+    default="auto",
+    show_default=True,
+    help="How a cache gets to its depth; auto computes no prompt beyond 16k where it can.",
+)
 @click.option("--switches", metavar="A,B", help="2x2 table of two switches: graphs,fused. One process a cell.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
@@ -66,8 +75,8 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
 def command(model: str, switches: str | None, form: str, as_json: bool, out: Path | None, **values: Any) -> int:
     """Measure prompt and generation speed, as llama-bench does and in its rows.
 
-    LIST is 512,1024 or a range: 0-4096+1024 (steps), 1k-32k*2 (multiples). Ratios are medians over repeats taken in turns,
-    with the smallest and largest of them. A case that fails keeps its row with the reason, and the exit code is 1.
+    LIST is 512,1024 or a range: 0-4096+1024 (steps), 1k-32k*2 (multiples). Ratios are medians over repeats taken in
+    turns, with the smallest and largest. A case that fails keeps its row with the reason, and the exit code is 1.
     """
     if switches:
         return _switches(
@@ -141,10 +150,20 @@ def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row]
     rows = []
     for case in group:
         record = results.find(
-            kind="bench", status="ok", digest=common.digest, model_filename=common.model_filename, graphs=common.graphs,
-            fused=common.fused, type_k=case.kv[0], type_v=case.kv[1], n_depth=case.depth, n_prompt=case.test.n_prompt,
-            n_gen=case.test.n_gen, n_batch=case.n_batch, n_ubatch=case.n_ubatch,
-        )  # fmt: skip
+            kind="bench",
+            status="ok",
+            digest=common.digest,
+            model_filename=common.model_filename,
+            graphs=common.graphs,
+            fused=common.fused,
+            type_k=case.kv[0],
+            type_v=case.kv[1],
+            n_depth=case.depth,
+            n_prompt=case.test.n_prompt,
+            n_gen=case.test.n_gen,
+            n_batch=case.n_batch,
+            n_ubatch=case.n_ubatch,
+        )
         if record is None or (case.n_threads and record["n_threads"] != case.n_threads):
             return None
         rows.append(row_of(record))

@@ -27,23 +27,44 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("identity", cls=GroupedCommand)
 @model_option
-@click.option("-a", "setting_a", default="kv=f16", show_default=True, metavar="SETTING",
-              help="Context options of the first run, as kv=turbo3,flash_attn=on.")  # fmt: skip
+@click.option(
+    "-a",
+    "setting_a",
+    default="kv=f16",
+    show_default=True,
+    metavar="SETTING",
+    help="Context options of the first run, as kv=turbo3,flash_attn=on.",
+)
 @click.option("-b", "setting_b", metavar="SETTING", help="Context options of the second run.")
 @click.option(
     "--save", type=_FILE, metavar="FILE", help="Write the first run to a file, for another process to compare."
 )
-@click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Compare with a saved run: other switches, another build, another device.")  # fmt: skip
-@click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Prompts, one a line. [default: eight built-in ones]")  # fmt: skip
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Compare with a saved run: other switches, another build, another device.",
+)
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Prompts, one a line. [default: eight built-in ones]",
+)
 @click.option("-n", "n_tokens", type=click.IntRange(1), default=64, show_default=True, help="Tokens of each prompt.")
 @json_option
 @option_flags(ModelOptions)
 def command(
-    model: str, setting_a: str, setting_b: str | None, save: Path | None, against: Path | None, file: Path | None,
-    n_tokens: int, as_json: bool, **values: Any,
-) -> int:  # fmt: skip
+    model: str,
+    setting_a: str,
+    setting_b: str | None,
+    save: Path | None,
+    against: Path | None,
+    file: Path | None,
+    n_tokens: int,
+    as_json: bool,
+    **values: Any,
+) -> int:
     """Compare greedy continuations of two settings; exit with 1 if they differ.
 
     For each prompt that differs, the table shows where, the two tokens, and how far each run's choice was ahead of its

@@ -33,16 +33,35 @@ DEFAULT_KV = ("q8_0", "turbo4_tcq", "turbo3_tcq", "turbo3")
 @model_option
 @click.option("-kv", "--kv", "pairs", multiple=True, metavar="KV", help="KV pairs, as turbo3,q8_0/turbo3; repeatable.")
 @click.option("--matrix", is_flag=True, help="All pairs worth offering, on both paths.")
-@click.option("--path", type=click.Choice(("prefill", "decode", "both")), default="prefill", show_default=True,
-              help="Score in batches, one token at a time, or both.")  # fmt: skip
-@click.option("--parallel", type=click.IntRange(1, 256), default=1, show_default=True,
-              help="Chunks side by side on the decode path, one token of each per step.")  # fmt: skip
+@click.option(
+    "--path",
+    type=click.Choice(("prefill", "decode", "both")),
+    default="prefill",
+    show_default=True,
+    help="Score in batches, one token at a time, or both.",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Chunks side by side on the decode path, one token of each per step.",
+)
 @text_options
-@click.option("--base", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Base file to write or use, also one of llama.cpp's perplexity tool (its tokens are scored then).")  # fmt: skip
+@click.option(
+    "--base",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Base file to write or use, also one of llama.cpp's perplexity tool (its tokens are scored then).",
+)
 @click.option("--keep-base", is_flag=True, help="Keep the f16 base in the cache folder for later runs.")
-@click.option("--gate", "gates", multiple=True, metavar="GATE",
-              help="Exit with 1 unless passed: near-lossless, good, fair, or as kld<=0.036.")  # fmt: skip
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="GATE",
+    help="Exit with 1 unless passed: near-lossless, good, fair, or as kld<=0.036.",
+)
 @click.option("--full", is_flag=True, help="Print every statistic of each pair.")
 @results_option
 @json_option
@@ -50,8 +69,8 @@ DEFAULT_KV = ("q8_0", "turbo4_tcq", "turbo3_tcq", "turbo3")
 def command(model: str, gates: tuple[str, ...], out: Path | None, full: bool, as_json: bool, **values: Any) -> int:
     """Measure KL divergence, same-top and perplexity of KV pairs against f16.
 
-    The base run uses an f16 cache of the same model, library and path; its log-probabilities go to a file, two bytes for
-    each entry of the vocabulary and scored token. An interrupted run goes on where it ended.
+    The base run uses an f16 cache of the same model, library and path; its log-probabilities go to a file, two bytes
+    for each entry of the vocabulary and scored token. An interrupted run goes on where it ended.
     """
     from ..quality.gates import parse_gate
 
@@ -82,9 +101,17 @@ def _measure(path: Path, out: Path | None, values: dict[str, Any]) -> list[dict[
     with load_model(path, **model_keywords(values)) as opened, steps() as step:
         plans, text = _plans(opened, paths, values)
         return run_pairs(
-            opened, plans, pairs, setting_of(context_keywords(values)), lab_folder(),
-            base=base, results=results, text=text, keep_base=values["keep_base"], progress=step,
-        )  # fmt: skip
+            opened,
+            plans,
+            pairs,
+            setting_of(context_keywords(values)),
+            lab_folder(),
+            base=base,
+            results=results,
+            text=text,
+            keep_base=values["keep_base"],
+            progress=step,
+        )
 
 
 def _plans(model: Any, paths: Sequence[str], values: dict[str, Any]) -> tuple[list[Any], str]:
@@ -99,31 +126,43 @@ def _plans(model: Any, paths: Sequence[str], values: dict[str, Any]) -> tuple[li
         return [found.plan(bos=bos, path=paths[0], n_batch=values["n_batch"], parallel=parallel)], base.name
     made = [
         make_plan(
-            model, values["files"], values["n_ctx"], values["chunks"], values["span"], values["n_batch"], path,
+            model,
+            values["files"],
+            values["n_ctx"],
+            values["chunks"],
+            values["span"],
+            values["n_batch"],
+            path,
             values["parallel"] if path == "decode" else 1,
         )
         for path in paths
-    ]  # fmt: skip
+    ]
     return [plan for plan, _ in made], made[0][1]
 
 
 def _show(records: Sequence[dict[str, Any]], full: bool) -> None:
-    from ..report.kinds import pair_name
+    from ..report.kinds import kld_text, pair_name
 
     good = [r for r in records if r["status"] == "ok"]
     if good:
         first = good[0]
         note(
-            f"{first['model_type']}, {first['n_tokens']:,} tokens at positions {first['first']:,} to {first['last'] - 1:,}"
+            f"{first['model_type']}, {first['n_tokens']:,} tokens at positions "
+            f"{first['first']:,} to {first['last'] - 1:,}"
         )
     rows = [
         (
-            pair_name(r), r["path"], r["kv_bits"], f"{r['kld_mean']:.5f} ± {r['kld_se']:.5f}",
-            f"{r['kld_percentiles']['0.999']:.4f}", f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f}",
-            f"{100 * r['dp_rms']:.2f}", f"{r['ppl']:.3f}",
+            pair_name(r),
+            r["path"],
+            r["kv_bits"],
+            kld_text(r),
+            f"{r['kld_percentiles']['0.999']:.4f}",
+            f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f}",
+            f"{100 * r['dp_rms']:.2f}",
+            f"{r['ppl']:.3f}",
         )
         for r in good
-    ]  # fmt: skip
+    ]
     if rows:
         print_table(("K/V", "PATH", "BITS", "MEAN KLD", "99.9 %", "SAME TOP %", "DP RMS %", "PPL"), rows)
     for r in records:
@@ -137,7 +176,7 @@ def _show(records: Sequence[dict[str, Any]], full: bool) -> None:
 
 def _all_numbers(r: dict[str, Any]) -> list[tuple[str, str]]:
     """The statistics that llama.cpp's perplexity tool prints, to its digits."""
-    facts = [
+    return [
         ("mean PPL", f"{r['ppl']:.6f} ± {r['ppl_err']:.6f}"),
         ("mean PPL of f16", f"{r['ppl_base']:.6f} ± {r['ppl_base_err']:.6f}"),
         ("mean ln(PPL / PPL of f16)", f"{r['ln_ratio']:.6f} ± {r['ln_ratio_err']:.6f}"),
@@ -153,8 +192,8 @@ def _all_numbers(r: dict[str, Any]) -> list[tuple[str, str]]:
         ("RMS dp", f"{100 * r['dp_rms']:.3f} ± {100 * r['dp_rms_err']:.3f} %"),
         ("same top", f"{100 * r['same_top']:.3f} ± {100 * r['same_top_err']:.3f} %"),
         ("stored types", f"{r['effective_k']} / {r['effective_v']}"),
+        ("centre of the keys", r.get("k_center") or "none"),
     ]
-    return facts
 
 
 def _judge(records: Sequence[dict[str, Any]], gates: Sequence[Any], *, quiet: bool) -> bool:

@@ -23,8 +23,13 @@ from .run import load_model
     "-d", "--n-depth", "depth", default="0", show_default=True, metavar="N", help="Tokens in the cache before."
 )
 @click.option("-n", "--steps", "n_steps", type=click.IntRange(1), default=16, show_default=True, help="Steps recorded.")
-@click.option("--evidence", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
-              help="Result files of bench, for the last column.")  # fmt: skip
+@click.option(
+    "--evidence",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Result files of bench, for the last column.",
+)
 @json_option
 @lab_options
 def command(
@@ -43,9 +48,13 @@ def command(
     known = read_evidence(read_records(evidence))
     with load_model(resolve(model), **model_keywords(values)) as opened, steps() as step:
         found = capture(
-            opened, depth=parse_size(depth), steps=n_steps, kv=parse_pairs([pair])[0],
-            note=lambda text: step(text, 0, 1), **context_keywords(values),
-        )  # fmt: skip
+            opened,
+            depth=parse_size(depth),
+            steps=n_steps,
+            kv=parse_pairs([pair])[0],
+            note=lambda text: step(text, 0, 1),
+            **context_keywords(values),
+        )
         title = f"{opened.facts.description}, {found.effective}, depth {depth}: a step takes {found.plain_us:,.0f} us"
     lines = ranked(found.profile, known)
     if as_json:
@@ -54,8 +63,5 @@ def command(
     note(title)
     print_table(
         ("LEVERS", "PHASE", "SHARE %", "CEILING", "WHAT MOVES IT", "MEASURED"),
-        [
-            (x.ids, x.name, round(100 * x.share, 1), f"{x.ceiling:.2f}x", x.lever, x.measured or "-")
-            for x in lines
-        ],
-    )  # fmt: skip
+        [(x.ids, x.name, round(100 * x.share, 1), f"{x.ceiling:.2f}x", x.lever, x.measured or "-") for x in lines],
+    )

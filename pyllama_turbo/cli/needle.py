@@ -21,22 +21,42 @@ ANSWER_ROOM = 32  # tokens behind the prompt
 @click.command("needle", cls=GroupedCommand)
 @model_option
 @click.option("-kv", "--kv", "pairs", multiple=True, metavar="KV", help="KV pairs. [default: f16,turbo3_tcq]")
-@click.option("-c", "--length", "lengths", multiple=True, default=("2k",), show_default=True, metavar="N",
-              help="Lengths of the text in tokens, as 2k,8k.")  # fmt: skip
-@click.option("--depth", "depths", default="10,50,90", show_default=True, metavar="PERCENT",
-              help="Where in the text the fact stands, in percent.")  # fmt: skip
+@click.option(
+    "-c",
+    "--length",
+    "lengths",
+    multiple=True,
+    default=("2k",),
+    show_default=True,
+    metavar="N",
+    help="Lengths of the text in tokens, as 2k,8k.",
+)
+@click.option(
+    "--depth",
+    "depths",
+    default="10,50,90",
+    show_default=True,
+    metavar="PERCENT",
+    help="Where in the text the fact stands, in percent.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses the facts.")
 @results_option
 @json_option
 @lab_options
 def command(
-    model: str, pairs: tuple[str, ...], lengths: tuple[str, ...], depths: str, seed: int, out: Path | None, as_json: bool,
+    model: str,
+    pairs: tuple[str, ...],
+    lengths: tuple[str, ...],
+    depths: str,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
     **values: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Ask for a fact hidden in a long text, for each KV pair.
 
-    Each trial runs twice: cold, and with the text found in the cache. The mean log-probability of the right answer still
-    tells types apart when all of them answer rightly.
+    Each trial runs twice: cold, and with the text found in the cache. The mean log-probability of the right answer
+    still tells types apart when all of them answer rightly.
     """
     from ..bench.cases import parse_numbers, parse_pairs
     from ..quality.needle import recall
@@ -50,17 +70,27 @@ def command(
             for pair in parse_pairs(pairs or ("f16,turbo3_tcq",)):
                 label = f"{'/'.join(dict.fromkeys(pair))} {length:,}"
                 common = {
-                    "kind": "needle", "model": opened.path.name, "type_k": pair[0], "type_v": pair[1], "length": length,
-                    "seed": seed, "depths": places, "digest": setting.digest, "backend": setting.backend,
-                }  # fmt: skip
+                    "kind": "needle",
+                    "model": opened.path.name,
+                    "type_k": pair[0],
+                    "type_v": pair[1],
+                    "length": length,
+                    "seed": seed,
+                    "depths": places,
+                    "digest": setting.digest,
+                    "backend": setting.backend,
+                }
                 record = results.find(**common, status="ok") if results is not None else None
                 if record is None:
                     try:
                         with opened.context(n_ctx=length + ANSWER_ROOM, kv=pair, **setting.context) as context:
                             found = recall(
-                                context, length, places, seed=seed,
+                                context,
+                                length,
+                                places,
+                                seed=seed,
                                 progress=lambda done, label=label: step(label, done, len(places)),  # type: ignore[misc]
-                            )  # fmt: skip
+                            )
                         trials = [{"cold": asdict(cold), "warm": asdict(warm)} for cold, warm in found]
                         record = {**common, "status": "ok", "trials": trials}
                     except TurboError as error:
@@ -87,9 +117,15 @@ def _show(records: list[dict[str, Any]]) -> None:
             cold, warm = trial["cold"], trial["warm"]
             rows.append(
                 (
-                    pair_name(r), r["length"], f"{100 * cold['depth']:.0f} %", "found" if cold["found"] else "missed",
-                    f"{cold['logprob']:.3f}", "found" if warm["found"] else "missed", f"{warm['logprob']:.3f}", warm["reused"],
+                    pair_name(r),
+                    r["length"],
+                    f"{100 * cold['depth']:.0f} %",
+                    "found" if cold["found"] else "missed",
+                    f"{cold['logprob']:.3f}",
+                    "found" if warm["found"] else "missed",
+                    f"{warm['logprob']:.3f}",
+                    warm["reused"],
                 )
-            )  # fmt: skip
+            )
     if rows:
         print_table(("K/V", "TOKENS", "DEPTH", "COLD", "LOGPROB", "CACHED", "LOGPROB", "REUSED"), rows)

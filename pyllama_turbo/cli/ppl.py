@@ -18,18 +18,31 @@ from .run import load_model
 @click.command("ppl", cls=GroupedCommand)
 @model_option
 @click.option("-kv", "--kv", "pairs", multiple=True, metavar="KV", help="KV pairs, as f16,turbo3. [default: f16]")
-@click.option("--path", type=click.Choice(("prefill", "decode")), default="prefill", show_default=True,
-              help="Score in batches or one token at a time.")  # fmt: skip
+@click.option(
+    "--path",
+    type=click.Choice(("prefill", "decode")),
+    default="prefill",
+    show_default=True,
+    help="Score in batches or one token at a time.",
+)
 @text_options
 @json_option
 @lab_options
 def command(
-    model: str, pairs: tuple[str, ...], path: str, files: tuple[Path, ...], n_ctx: str, chunks: int, span: str | None,
-    n_batch: int, as_json: bool, **values: Any,
-) -> None:  # fmt: skip
+    model: str,
+    pairs: tuple[str, ...],
+    path: str,
+    files: tuple[Path, ...],
+    n_ctx: str,
+    chunks: int,
+    span: str | None,
+    n_batch: int,
+    as_json: bool,
+    **values: Any,
+) -> None:
     """Measure perplexity, chunk by chunk as llama.cpp's perplexity tool does.
 
-    Perplexity is the wrong measure for a compressed cache (errors that help and errors that hurt cancel in it): use kld.
+    Perplexity is the wrong measure for a compressed cache: errors that help and errors that hurt cancel. Use kld.
     """
     from ..bench.cases import parse_pairs
     from ..quality.measure import perplexity

@@ -27,24 +27,45 @@ if TYPE_CHECKING:
     "-d", "--n-depth", "depth", default="0", show_default=True, metavar="N", help="Tokens in the cache before."
 )
 @click.option("-n", "--steps", "n_steps", type=click.IntRange(1), default=16, show_default=True, help="Steps recorded.")
-@click.option("--method", type=click.Choice(("auto", "cupti", "operations")), default="auto", show_default=True,
-              help="GPU kernels through CUPTI, or single operations on the CPU.")  # fmt: skip
-@click.option("--fill", type=click.Choice(("auto", "prefill", "synthetic")), default="auto", show_default=True,
-              help="How the cache gets to its depth.")  # fmt: skip
+@click.option(
+    "--method",
+    type=click.Choice(("auto", "cupti", "operations")),
+    default="auto",
+    show_default=True,
+    help="GPU kernels through CUPTI, or single operations on the CPU.",
+)
+@click.option(
+    "--fill",
+    type=click.Choice(("auto", "prefill", "synthetic")),
+    default="auto",
+    show_default=True,
+    help="How the cache gets to its depth.",
+)
 @click.option("--top", type=click.IntRange(0), default=15, show_default=True, help="Kernels or operations listed.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write a Chrome trace (opens in Perfetto).")  # fmt: skip
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a Chrome trace (opens in Perfetto).",
+)
 @results_option
 @json_option
 @lab_options
 def command(
-    model: str, pair: str, against: str | None, depth: str, top: int, trace: Path | None, out: Path | None, as_json: bool,
+    model: str,
+    pair: str,
+    against: str | None,
+    depth: str,
+    top: int,
+    trace: Path | None,
+    out: Path | None,
+    as_json: bool,
     **values: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Profile decode steps: share, calls and time of each phase and kernel, with CUDA graphs as they are.
 
-    On a GPU, CUPTI is opened inside this process; nothing else is needed, and no other profiler may run. On the CPU every
-    operation is timed alone, which makes a step somewhat slower.
+    On a GPU, CUPTI is opened inside this process: nothing else is needed, and no other profiler may run. On the CPU
+    every operation is timed alone, which makes a step somewhat slower.
     """
     from ..profile.trace import write_trace
 
@@ -73,9 +94,15 @@ def _capture(model: Model, pair: str, depth: int, values: dict[str, Any]) -> Cap
 
     with steps() as step:
         return capture(
-            model, depth=depth, steps=values["n_steps"], fill_mode=values["fill"], method=values["method"],
-            kv=parse_pairs([pair])[0], note=lambda text: step(f"{pair}: {text}", 0, 1), **context_keywords(values),
-        )  # fmt: skip
+            model,
+            depth=depth,
+            steps=values["n_steps"],
+            fill_mode=values["fill"],
+            method=values["method"],
+            kv=parse_pairs([pair])[0],
+            note=lambda text: step(f"{pair}: {text}", 0, 1),
+            **context_keywords(values),
+        )
 
 
 def _record(model: Model, capture: Capture, name: str, depth: int) -> dict[str, Any]:
@@ -95,8 +122,10 @@ def _show(name: str, capture: Capture, top: int) -> None:
     from ..profile.table import kernel_rows, phase_rows
 
     profile = capture.profile
-    click.echo(f"{name} (stored {capture.effective}), {profile.n_steps} steps of {profile.step_us:,.0f} us "
-               f"({capture.plain_us:,.0f} us without the profiler)\n")  # fmt: skip
+    click.echo(
+        f"{name} (stored {capture.effective}), {profile.n_steps} steps of {profile.step_us:,.0f} us "
+        f"({capture.plain_us:,.0f} us without the profiler)\n"
+    )
     print_table(*phase_rows(profile))
     if top:
         click.echo()

@@ -62,7 +62,7 @@ def _steps(context: Context, tokens: list[int], position: int) -> int:
 
 
 def _with_bytes(profile: Profile, weights: int, cache: int) -> Profile:
-    """The profile with bytes per second of the phases whose traffic is known from the shapes, where events lack them."""
+    """The profile with bytes per second of the phases whose traffic follows from the shapes, where events lack them."""
     heavy = max((row for row in profile.phases if row.phase in _WEIGHT_PHASES), key=lambda r: r.us_step, default=None)
     weight_us = sum(row.us_step for row in profile.phases if row.phase in _WEIGHT_PHASES)
 

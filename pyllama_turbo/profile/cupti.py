@@ -4,8 +4,8 @@ CUPTI comes with every CUDA toolkit and with the wheel nvidia-cuda-cupti; it is 
 it. Only one profiler can use it at a time, so nothing is recorded under nsys.
 
 Records are copied out of CUPTI's buffers as they are and read when recording has ended. Their leading fields have had
-the same places since CUDA 9: kernels (start 16, end 24, device 40, stream 48, name 104), copies and fills (kind or value
-4, bytes 8, start 16, end 24, device 32, stream 40).
+the same places since CUDA 9: kernels (start 16, end 24, device 40, stream 48, name 104), copies and fills (direction or
+value 4, bytes 8, start 16, end 24, device 32, stream 40).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Recorder:
         )(self._on_complete)
 
     def start(self) -> None:
-        """Begin recording. Call it before the context is made: graphs captured earlier are not seen kernel by kernel."""
+        """Begin recording. Call it before the context is made: graphs captured earlier do not show their kernels."""
         self._check(self._lib.cuptiActivityRegisterCallbacks(self._requested, self._completed), "register")
         for kind in (_KERNEL, _MEMCPY, _MEMSET):
             self._check(self._lib.cuptiActivityEnable(kind), "enable")
@@ -101,7 +101,10 @@ class Recorder:
             text = ctypes.c_char_p()
             self._lib.cuptiGetResultString(status, ctypes.byref(text))
             reason = (text.value or b"").decode() or f"code {status}"
-            raise UnsupportedError(f"CUPTI cannot {what}: {reason}", hint="no other profiler may run at the same time")
+            raise UnsupportedError(
+                f"CUPTI cannot {what}: {reason}",
+                hint="it needs a GPU and its driver, and no other profiler at the same time",
+            )
 
     # -- called by CUPTI, from its own threads ---------------------------------------------------------------------
 

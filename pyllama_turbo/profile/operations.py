@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["OperationRecorder"]
 
 _CAPACITY = 1 << 18
+# Of tables that are indexed the library counts all bytes, and only some rows are touched.
+_INDEXED = ("GET_ROWS", "SET_ROWS", "MUL_MAT_ID")
 
 
 class OperationRecorder:
@@ -51,4 +53,5 @@ class OperationRecorder:
         # "ffn_up-12" of every layer is one row of the table, and so are nodes that only have a number
         base = tensor.split("-")[0].split(" ")[0].rstrip("0123456789").removesuffix("node_").removesuffix("leaf_")
         name = f"{operation} {base}".strip()
-        return Event(name, operation_phase(operation, tensor), row.start_ns, row.end_ns, bytes=row.bytes)
+        n_bytes = 0 if operation in _INDEXED else row.bytes
+        return Event(name, operation_phase(operation, tensor), row.start_ns, row.end_ns, bytes=n_bytes)

@@ -1,8 +1,8 @@
 """Files with the log-probabilities of a base run, in the format of llama.cpp's perplexity tool where it can say it.
 
 Layout, little endian: magic (8 bytes), header, int32 tokens [n_chunk * n_ctx], then for each chunk `per_chunk` rows of
-`softmax.row_words(n_vocab)` uint16. "_logits_" is llama.cpp's (header: int32 n_ctx, n_vocab, n_chunk; the second half of
-each chunk is scored); "_trange_" is ours for other ranges (int32 n_ctx, n_vocab, n_chunk, first, last).
+`softmax.row_words(n_vocab)` uint16. "_logits_" is llama.cpp's magic (header: int32 n_ctx, n_vocab, n_chunk; the second
+half of each chunk is scored); "_trange_" is ours for other ranges (int32 n_ctx, n_vocab, n_chunk, first, last).
 
 A JSON file beside it (name + ".json") says whose run it is and how many chunks are complete, so that an interrupted run
 goes on and a base of another model, text or path is never taken for this one.

@@ -1,4 +1,4 @@
-"""The three runs: write a base, score against it, perplexity alone. Each streams, reports progress and can be resumed."""
+"""The three runs: write a base, score against it, perplexity alone. Each streams and says how far it is."""
 
 from __future__ import annotations
 

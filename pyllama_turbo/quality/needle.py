@@ -61,7 +61,8 @@ def make_needle(seed: int) -> Needle:
     place, number = draw.choice(_PLACES), str(draw.randrange(10_000, 100_000))
     return Needle(
         fact=f"\n\nThe secret number of the {place} is {number}.\n\n",
-        question=f"\n\nQuestion: What is the secret number of the {place}?\nAnswer: The secret number of the {place} is",
+        question=f"\n\nQuestion: What is the secret number of the {place}?\n"
+        f"Answer: The secret number of the {place} is",
         answer=f" {number}",
     )
 

@@ -94,9 +94,15 @@ def _table(rows: Sequence[Sequence[int]], bos: int | None) -> NDArray[np.int32]:
 
 
 def chunk_plan(
-    tokens: Sequence[int], n_ctx: int = 512, n_chunk: int | None = None, *, bos: int | None = None, path: str = "prefill",
-    n_batch: int = 512, parallel: int = 1,
-) -> ScorePlan:  # fmt: skip
+    tokens: Sequence[int],
+    n_ctx: int = 512,
+    n_chunk: int | None = None,
+    *,
+    bos: int | None = None,
+    path: str = "prefill",
+    n_batch: int = 512,
+    parallel: int = 1,
+) -> ScorePlan:
     """Consecutive chunks of `n_ctx` tokens, the second half of each scored.
 
     Args:

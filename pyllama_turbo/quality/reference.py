@@ -52,6 +52,13 @@ def layer_types(context: Context) -> dict[str, str]:
     return {"effective_k": count([x.type_k for x in layers]), "effective_v": count([x.type_v for x in layers])}
 
 
+def _cache_facts(context: Context) -> dict[str, Any]:
+    """What a cache is: bits, bytes, types of its tensors, centre of its keys."""
+    report = context.kv
+    centre = {"k_center": report.centering.source, "k_center_hash": report.centering.hash}
+    return {"kv_bits": report.bits, "kv_bytes": report.bytes, **layer_types(context), **centre}
+
+
 class Reference:
     """The f16 base of one model, plan and setting, and measurements against it.
 
@@ -128,11 +135,12 @@ class Reference:
             keywords = {**self.setting.context, "kv": kv}
             keep = self.path.with_name(f"{self.path.name}.{self._key({'kv': kv, 'context': keywords})}.npz")
             start = time.monotonic()
-            source = open_source(self.model, self.plan, **keywords)
+            calibrating = {"progress": lambda share: progress("mean keys", int(100 * share), 100)}
+            source = open_source(self.model, self.plan, **keywords, **calibrating)
             with source.context as context:
                 label = "/".join(dict.fromkeys(kv))
                 scores = score(source, self.plan, base, lambda n: progress(label, n, self.plan.n_scored), keep)
-                facts = {"kv_bits": context.kv.bits, "kv_bytes": context.kv.bytes, **layer_types(context)}
+                facts = _cache_facts(context)
             keep.unlink(missing_ok=True)
         except TurboError as error:
             return {**common, "status": "failed", "reason": error.message}

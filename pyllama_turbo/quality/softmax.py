@@ -1,7 +1,7 @@
 """Log-softmax over a vocabulary, and the 16-bit form in which a base run keeps its log-probabilities.
 
 Rows are worked on in small groups, so that the temporary arrays stay near the caches: a vocabulary has up to 262,144
-entries. Single precision with sums in double, as llama.cpp's perplexity tool does it, so that both print the same digits.
+entries. Single precision with sums in double, as in llama.cpp's perplexity tool, so that both print the same digits.
 
 A stored row is `row_words(n_vocab)` uint16: float32 scale, float32 lowest log-probability, then one code per token;
 log p = scale * code + lowest, at most 16 below the largest logit. Step of the codes: 16 / 65535 = 2.4e-4 at most.

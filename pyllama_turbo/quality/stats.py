@@ -1,4 +1,4 @@
-"""Means with their error, percentiles, and covariances of log-likelihoods, with llama.cpp's conventions where it has one."""
+"""Means with their error, percentiles and covariances, by llama.cpp's conventions where it has one."""
 
 from __future__ import annotations
 

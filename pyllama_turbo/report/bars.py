@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
+from .svg import text_element
+
 __all__ = ["stacked_bars"]
 
 _WIDTH, _ROW, _LEFT, _TOP = 760, 44, 170, 10
@@ -30,25 +32,22 @@ def stacked_bars(
     for row, (label, parts) in enumerate(bars):
         y = _TOP + row * _ROW
         x = float(_LEFT)
-        body.append(f'<text class="label" x="{_LEFT - 10}" y="{y + 21}" text-anchor="end">{html.escape(label)}</text>')
+        body.append(text_element("label", _LEFT - 10, y + 21, label, anchor="end"))
         for key in used:
             value = parts.get(key, 0.0)
             width = value * scale
             tip = html.escape(f"{names[key]}: {value:,.0f} {unit}")
-            body.append(
-                f'<rect class="part p-{key}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 14}"><title>{tip}</title></rect>'
-            )
+            place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 14}"'
+            body.append(f'<rect class="part p-{key}" {place}><title>{tip}</title></rect>')
             if width > _SMALLEST_LABEL:
-                body.append(
-                    f'<text class="inside" x="{x + width / 2:.1f}" y="{y + 20}" text-anchor="middle">{value:,.0f}</text>'
-                )
+                body.append(text_element("inside", x + width / 2, y + 20, f"{value:,.0f}", anchor="middle"))
             x += width
-        body.append(f'<text class="tick" x="{x + 8:.1f}" y="{y + 20}">{sum(parts.values()):,.0f} {unit}</text>')
+        body.append(text_element("tick", x + 8, y + 20, f"{sum(parts.values()):,.0f} {unit}"))
     legend_top = _TOP + len(bars) * _ROW + 6
     for i, key in enumerate(used):
         x, y = 12 + (i % 3) * _LEGEND_COLUMN, legend_top + (i // 3) * _LEGEND_ROW
         body.append(f'<rect class="part p-{key}" x="{x}" y="{y}" width="12" height="12"/>')
-        body.append(f'<text class="tick" x="{x + 18}" y="{y + 10}">{html.escape(names[key])}</text>')
+        body.append(text_element("tick", x + 18, y + 10, names[key]))
     height = legend_top + -(-len(used) // 3) * _LEGEND_ROW + 4
     return (
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(title)}">'

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["css_class", "pair_name", "shape", "sort_key"]
+__all__ = ["css_class", "kld_text", "pair_name", "shape", "sort_key"]
 
 _BITS = re.compile(r"(?:turbo|q|f|bf)(\d+)")
 
@@ -31,6 +31,11 @@ def css_class(record: Mapping[str, Any]) -> str:
     match = _BITS.search(record["type_v"])
     bits = int(match[1]) if match else 16
     return f"{family} b{min(bits, 4) if family != 'up' else ('lo' if bits < 8 else 'mid' if bits < 16 else 'hi')}"
+
+
+def kld_text(record: Mapping[str, Any]) -> str:
+    """Mean KL divergence with its standard error; what rounds to nothing has no sign."""
+    return f"{record['kld_mean']:.5f} ± {record['kld_se']:.5f}".replace("-0.00000 ", "0.00000 ")
 
 
 def shape(record: Mapping[str, Any]) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 from ..profile.phases import PHASES
 from .bars import stacked_bars
-from .kinds import css_class, pair_name, shape, sort_key
+from .kinds import css_class, kld_text, pair_name, shape, sort_key
 from .svg import Axis, Chart
 
 __all__ = ["Figure", "figures"]
 
 Record = Mapping[str, Any]
+_PATHS = {"decode": "one token at a time", "prefill": "prefill"}
 _PHASE_NAMES = {phase.key: phase.name for phase in PHASES}
 
 
@@ -63,7 +64,7 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, path, n_ctx, first), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
+    for (model, path, n_ctx, _), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
         if len(measured) < 2:
             continue
@@ -83,15 +84,15 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
             chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
         found.append(
             Figure(
-                f"Divergence against bits: {model}, {'one token at a time' if path == 'decode' else 'prefill'}, context {n_ctx:,}",
-                f"Lower left is better; the dashed line joins the pairs that no other beats in both. {_scored(group[0])}",
+                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}",
+                f"Lower left is better; the dashed line joins pairs that no other beats in both. {_scored(group[0])}",
                 chart.render(),
                 ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
                 tuple(
                     (
                         pair_name(r),
                         f"{r['kv_bits']:.3f}",
-                        f"{r['kld_mean']:.5f} ± {r['kld_se']:.5f}",
+                        kld_text(r),
                         f"{r['kld_percentiles']['0.999']:.4f}",
                         f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f} %",
                         f"{r['ppl']:.3f} (f16 {r['ppl_base']:.3f})",
@@ -105,8 +106,8 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
 
 def _scored(record: Record) -> str:
     return (
-        f"{record['n_tokens']:,} tokens at positions {record['first']:,} to {record['last'] - 1:,}, against f16 of the same "
-        "library; bars are the standard error of 16-token blocks."
+        f"{record['n_tokens']:,} tokens at positions {record['first']:,} to {record['last'] - 1:,}, against f16 of the "
+        "same library; bars are the standard error of 16-token blocks."
     )
 
 
@@ -152,8 +153,8 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
         found.append(
             Figure(
                 f"Decode speed against depth: {model} on {device or group[0]['cpu_info']}{state}",
-                "Lines are medians, bands reach from the slowest to the fastest repeat (± is half of that); ratios are medians of repeats "
-                "paired with the first type.",
+                "Lines are medians, bands reach from the slowest to the fastest repeat (± is half of that); ratios are "
+                "medians of repeats paired with the first type.",
                 chart.render(),
                 ("K/V", "bits", *(f"d {depth:,}" for depth in depths)),
                 tuple(_rates(line, depths) for line in sorted(lines.values(), key=lambda line: sort_key(line[0]))),
@@ -186,7 +187,7 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
         found.append(
             Figure(
                 f"Bytes of the KV cache against context: {record['model']}",
-                "Computed from the file's header, as the library allocates it. Where a line crosses the level, memory ends.",
+                "From the file's header, as the library allocates it. Memory ends where a line crosses the level.",
                 chart.render(),
                 ("K/V", "bits", *(f"{n:,}" for n, _ in shown)),
                 tuple(

@@ -79,10 +79,11 @@ def cuda_driver() -> str:
 
 
 def _command() -> str:
-    """The command line, with the program by its name: its folder says nothing to a reader elsewhere."""
+    """The command line; program and absolute paths by their names, as folders say nothing to a reader elsewhere."""
     name = Path(sys.argv[0]).name
     program = "python -m pyllama_turbo" if name in ("__main__.py", "-m", "-c") else name
-    return " ".join([program, *map(shlex.quote, sys.argv[1:])])
+    arguments = [Path(part).name if Path(part).is_absolute() else part for part in sys.argv[1:]]
+    return " ".join([program, *map(shlex.quote, arguments)])
 
 
 def collect() -> Provenance:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Axis", "Chart", "format_tick"]
+__all__ = ["Axis", "Chart", "format_tick", "text_element"]
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 80, 150, 24, 56
@@ -33,6 +33,11 @@ def format_tick(value: float, unit: str = "") -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.4g}"
+
+
+def text_element(css: str, x: float, y: float, text: str, *, anchor: str = "start", turn: str = "") -> str:
+    """A text element; `text` is escaped here."""
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{html.escape(text)}</text>'
 
 
 @dataclass
@@ -135,19 +140,17 @@ class Chart:
     def point(self, x: float, y: float, css: str, tip: str, radius: float = 4.5, shape: str = "circle") -> None:
         """A marker with a tooltip."""
         px, py = self.at(x, y)
-        name = html.escape(tip)
         self.boxes.append((px - radius, py - radius, px + radius, py + radius))
         if shape == "square":
-            body = f'x="{px - radius:.1f}" y="{py - radius:.1f}" width="{2 * radius:.1f}" height="{2 * radius:.1f}"'
-            self.parts.append(f'<rect class="mark {css}" {body}><title>{name}</title></rect>')
+            size = f'width="{2 * radius:.1f}" height="{2 * radius:.1f}"'
+            tag, body = "rect", f'x="{px - radius:.1f}" y="{py - radius:.1f}" {size}'
         elif shape == "diamond":
             r = 1.3 * radius
-            path = f"{px:.1f},{py - r:.1f} {px + r:.1f},{py:.1f} {px:.1f},{py + r:.1f} {px - r:.1f},{py:.1f}"
-            self.parts.append(f'<polygon class="mark {css}" points="{path}"><title>{name}</title></polygon>')
+            corners = ((px, py - r), (px + r, py), (px, py + r), (px - r, py))
+            tag, body = "polygon", f'points="{" ".join(f"{cx:.1f},{cy:.1f}" for cx, cy in corners)}"'
         else:
-            self.parts.append(
-                f'<circle class="mark {css}" cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}"><title>{name}</title></circle>'
-            )
+            tag, body = "circle", f'cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}"'
+        self.parts.append(f'<{tag} class="mark {css}" {body}><title>{html.escape(tip)}</title></{tag}>')
 
     def error(self, x: float, low: float, high: float, css: str) -> None:
         """A vertical bar from low to high."""
@@ -159,7 +162,7 @@ class Chart:
         left, py = self.at(self.x.low, y)
         right, _ = self.at(self.x.high, y)
         self.parts.append(f'<line class="level" x1="{left:.1f}" x2="{right:.1f}" y1="{py:.1f}" y2="{py:.1f}"/>')
-        self.parts.append(f'<text class="label muted" x="{left + 6:.1f}" y="{py - 5:.1f}">{html.escape(text)}</text>')
+        self.parts.append(text_element("label muted", left + 6, py - 5, text))
 
     def end_label(self, y: float, text: str, css: str) -> None:
         """A label at the right edge, beside the end of a line; they are kept apart when rendered."""
@@ -182,7 +185,7 @@ class Chart:
         best = min(places, key=lambda d: self._clash(px + d[0], py + d[1], width))
         left, base = px + best[0], py + best[1]
         self.boxes.append((left, base - 10, left + width, base + 3))
-        self.parts.append(f'<text class="label {css}" x="{left:.1f}" y="{base:.1f}">{html.escape(text)}</text>')
+        self.parts.append(text_element(f"label {css}", left, base, text))
 
     def _clash(self, left: float, base: float, width: float) -> float:
         box = (left, base - 10, left + width, base + 3)
@@ -200,7 +203,7 @@ class Chart:
         ordered = sorted(self.labels, key=lambda item: item[1])
         bases = _apart([wanted + 4 for _, wanted, _, _ in ordered], _LABEL_HEIGHT)
         return [
-            f'<text class="label {css}" x="{left:.1f}" y="{base:.1f}">{html.escape(text)}</text>'
+            text_element(f"label {css}", left, base, text)
             for (left, _, text, css), base in zip(ordered, bases, strict=True)
         ]
 
@@ -210,24 +213,15 @@ class Chart:
         for value in self.y.ticks():
             _, py = self.at(self.x.low, value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{py:.1f}" y2="{py:.1f}"/>')
-            parts.append(
-                f'<text class="tick" x="{LEFT - 8}" y="{py + 4:.1f}" text-anchor="end">{format_tick(value, self.y.unit)}</text>'
-            )
+            parts.append(text_element("tick", LEFT - 8, py + 4, format_tick(value, self.y.unit), anchor="end"))
         for value in self.x.ticks():
             px, _ = self.at(value, self.y.low)
             parts.append(f'<line class="grid" x1="{px:.1f}" x2="{px:.1f}" y1="{TOP}" y2="{bottom}"/>')
-            parts.append(
-                f'<text class="tick" x="{px:.1f}" y="{bottom + 18}" text-anchor="middle">{format_tick(value, self.x.unit)}</text>'
-            )
-        middle = (LEFT + right) / 2
-        parts.append(
-            f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{html.escape(self.x.label)}</text>'
-        )
+            parts.append(text_element("tick", px, bottom + 18, format_tick(value, self.x.unit), anchor="middle"))
+        parts.append(text_element("axis", (LEFT + right) / 2, HEIGHT - 12, self.x.label, anchor="middle"))
         centre = (TOP + bottom) / 2
-        turn = f'transform="rotate(-90 14 {centre:.0f})"'
-        parts.append(
-            f'<text class="axis" x="14" y="{centre:.0f}" text-anchor="middle" {turn}>{html.escape(self.y.label)}</text>'
-        )
+        turn = f' transform="rotate(-90 14 {centre:.0f})"'
+        parts.append(text_element("axis", 14, centre, self.y.label, anchor="middle", turn=turn))
         return parts
 
     def render(self) -> str:

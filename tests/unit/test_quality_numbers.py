@@ -15,7 +15,7 @@ from pyllama_turbo.quality.stats import block_error, covariance, mean_and_error,
 def exact_log_softmax(x: np.ndarray) -> np.ndarray:
     y = x.astype(np.float64)
     y = y - y.max(axis=-1, keepdims=True)
-    return y - np.log(np.exp(y).sum(axis=-1, keepdims=True))
+    return np.asarray(y - np.log(np.exp(y).sum(axis=-1, keepdims=True)))
 
 
 def encoded(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

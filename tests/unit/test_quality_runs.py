@@ -61,7 +61,7 @@ class FakeModel:
 
 
 def text(n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()
+    return [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, n)]
 
 
 def collect(plan: ScorePlan, start: int = 0) -> np.ndarray:
@@ -73,9 +73,7 @@ def collect(plan: ScorePlan, start: int = 0) -> np.ndarray:
 
 def expected(plan: ScorePlan) -> np.ndarray:
     model = FakeModel()
-    return np.stack(
-        [[model.row(row[: i + 1].tolist()) for i in range(plan.first, plan.last)] for row in plan.tokens]
-    )
+    return np.stack([[model.row(row[: i + 1].tolist()) for i in range(plan.first, plan.last)] for row in plan.tokens])
 
 
 @pytest.mark.parametrize("n_batch", [3, 8, 16, 64])

@@ -14,28 +14,34 @@ struct bench_shape {
 };
 
 static const char *format_name(int f) {
-    static const char *names[] = {"turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq", "f16", "q8_0", "q4_0"};
+    static const char *names[] = {"turbo2",     "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq",
+                                  "turbo4_tcq", "f16",    "q8_0",   "q4_0"};
     return names[f];
 }
 
 // Repeat a random stretch over the whole buffer: speed does not depend on the values.
 static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pattern) {
     for (size_t at = 0; at < buffer.count; at += pattern.size()) {
-        CHECK(cudaMemcpy(buffer.data + at, pattern.data(), std::min(pattern.size(), buffer.count - at), cudaMemcpyHostToDevice));
+        CHECK(cudaMemcpy(buffer.data + at, pattern.data(), std::min(pattern.size(), buffer.count - at),
+                         cudaMemcpyHostToDevice));
     }
 }
 
-static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices, int heads_per_block, int splits, double read_rate) {
+static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices,
+                  int heads_per_block, int splits, double read_rate) {
     std::mt19937 rng(1);
-    const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv, k_bytes = token * n_kv;
-    const size_t head_v = reference::row_bytes(format_v, 128, shape.head_dim), token_v = head_v * shape.n_head_kv, layer = k_bytes + token_v * n_kv;
+    const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv,
+                 k_bytes = token * n_kv;
+    const size_t head_v = reference::row_bytes(format_v, 128, shape.head_dim), token_v = head_v * shape.n_head_kv,
+                 layer = k_bytes + token_v * n_kv;
     std::vector<uint8_t> pattern;
     random_rows(rng, format, 128, shape.head_dim, 8192 * (size_t) shape.n_head_kv, pattern);
     device_buffer<uint8_t> cache(layer * shape.layers);
     fill(cache, pattern);
     std::vector<float> q((size_t) rows * shape.n_head * shape.head_dim);
     std::normal_distribution<float> normal;
-    for (float &x : q) x = normal(rng);
+    for (float &x : q)
+        x = normal(rng);
     device_buffer<float> dq(q.size()), out(q.size());
     dq.upload(q);
     device_buffer<uint16_t> mask((size_t) rows * n_kv);
@@ -48,26 +54,35 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     a.k.stride_head = head, a.v.stride_head = head_v, a.k.stride_token = token, a.v.stride_token = token_v;
     a.mask = (const char *) mask.data, a.mask_stride_row = n_kv * 2;
     a.out = out.data;
-    a.head_dim = shape.head_dim, a.block = 128, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv;
+    a.head_dim = shape.head_dim, a.block = 128, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows,
+    a.n_streams = 1, a.n_kv = n_kv;
     a.scale = 1.0f / std::sqrt((float) shape.head_dim);
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
-    attend_plan plan = attend_make_plan(a, device.multiProcessorCount, heads_per_block, slices);
-    if (splits) plan.splits = splits;
+    a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    attend_plan plan = attend_make_plan(a, heads_per_block, slices);
+    if (splits)
+        plan.splits = splits;
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
-    const timing t = time_graph([&](cudaStream_t stream) {
-        for (int i = 0; i < shape.layers; i++) {
-            a.k.data = (const char *) cache.data + i * layer, a.v.data = a.k.data + k_bytes;
-            CHECK(attend(a, plan, stream));
-        }
-    }, 15);
+    const timing t = time_graph(
+        [&](cudaStream_t stream) {
+            for (int i = 0; i < shape.layers; i++) {
+                a.k.data = (const char *) cache.data + i * layer, a.v.data = a.k.data + k_bytes;
+                CHECK(attend(a, plan, stream));
+            }
+        },
+        15);
     const double us = t.median_us / shape.layers, floor_us = layer / read_rate * 1e6;
-    printf("%-14s %-10s %-10s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, %3.0f %%\n", shape.name, format_name(format),
-           format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
-    fprintf(json, "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
-            first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
-            t.high_us / shape.layers, floor_us);
+    printf("%-14s %-10s %-10s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
+           "%3.0f %%\n",
+           shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block,
+           plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+    fprintf(json,
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,"
+            "\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
+            first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices,
+            plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
     first_row = false;
 }
 
@@ -88,10 +103,12 @@ static double measure_read_rate() {
     device_buffer<uint8_t> data(bytes);
     data.poison();
     device_buffer<uint32_t> sink(1);
-    const timing t = time_graph([&](cudaStream_t stream) {
-        read_all<<<132 * 16, 512, 0, stream>>>((const uint4 *) data.data, bytes / 16, sink.data);
-        CHECK(cudaGetLastError());
-    }, 9);
+    const timing t = time_graph(
+        [&](cudaStream_t stream) {
+            read_all<<<132 * 16, 512, 0, stream>>>((const uint4 *) data.data, bytes / 16, sink.data);
+            CHECK(cudaGetLastError());
+        },
+        9);
     return bytes / (t.median_us * 1e-6);
 }
 
@@ -102,7 +119,8 @@ int main(int argc, char **argv) {
     printf("plain reads: %.3f TB/s\n", rate * 1e-12);
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
     if (argc > 2) { // one configuration, for a profiler
-        bench(json, qwen, KV_TURBO3, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0, argc > 4 ? atoi(argv[4]) : 0, 0, rate);
+        bench(json, qwen, KV_TURBO3, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0,
+              argc > 4 ? atoi(argv[4]) : 0, 0, rate);
         return 0;
     }
     for (int n_kv : {131072, 32768, 8192, 4096, 1024, 256}) {

@@ -12,13 +12,13 @@
 
 #include "reference.h"
 
-#define CHECK(call)                                                                                        \
-    do {                                                                                                   \
-        const cudaError_t error_ = (call);                                                                 \
-        if (error_ != cudaSuccess) {                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));     \
-            exit(1);                                                                                       \
-        }                                                                                                  \
+#define CHECK(call)                                                                                    \
+    do {                                                                                               \
+        const cudaError_t error_ = (call);                                                             \
+        if (error_ != cudaSuccess) {                                                                   \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+            exit(1);                                                                                   \
+        }                                                                                              \
     } while (0)
 
 namespace harness {
@@ -35,7 +35,9 @@ template <class T> struct device_buffer {
     device_buffer(const device_buffer &) = delete;
     device_buffer &operator=(const device_buffer &) = delete;
     ~device_buffer() { cudaFree(data); }
-    void upload(const std::vector<T> &host) { CHECK(cudaMemcpy(data, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+    void upload(const std::vector<T> &host) {
+        CHECK(cudaMemcpy(data, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
     std::vector<T> download() const {
         std::vector<T> host(count);
         CHECK(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
@@ -45,7 +47,8 @@ template <class T> struct device_buffer {
 };
 
 // Random cache rows: any code is valid, scales are positive and vary.
-inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads, std::vector<uint8_t> &out) {
+inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads,
+                        std::vector<uint8_t> &out) {
     const int bytes = reference::row_bytes(format, block, head_dim);
     out.resize(heads * bytes);
     for (size_t i = 0; i + 4 <= out.size(); i += 4) {
@@ -56,11 +59,17 @@ inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, 
         out[i] = (uint8_t) rng();
     }
     const bool f16 = format == turbo_cuda::KV_F16;
-    const int unit = f16 ? 2 : format == turbo_cuda::KV_Q8_0 ? 34 : format == turbo_cuda::KV_Q4_0 ? 18 : reference::block_bytes(format, block);
+    const int unit = f16                             ? 2
+                     : format == turbo_cuda::KV_Q8_0 ? 34
+                     : format == turbo_cuda::KV_Q4_0 ? 18
+                                                     : reference::block_bytes(format, block);
     for (size_t at = 0; at + unit <= out.size(); at += unit) {
         const float u = (float) (rng() >> 8) / (1 << 24);
         float scale = 0.5f + u;
-        scale *= f16 ? (rng() & 1 ? 1.0f : -1.0f) : format == turbo_cuda::KV_Q8_0 ? 0.012f : format == turbo_cuda::KV_Q4_0 ? 0.2f : 1.0f;
+        scale *= f16                             ? (rng() & 1 ? 1.0f : -1.0f)
+                 : format == turbo_cuda::KV_Q8_0 ? 0.012f
+                 : format == turbo_cuda::KV_Q4_0 ? 0.2f
+                                                 : 1.0f;
         const uint16_t half = reference::float_to_half(scale);
         if (format >= turbo_cuda::KV_TURBO2_TCQ && format <= turbo_cuda::KV_TURBO4_TCQ) {
             const uint16_t header = (uint16_t) ((half >> 5 & 0x3ff) | (rng() & 63) << 10);

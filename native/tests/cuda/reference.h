@@ -15,8 +15,8 @@ namespace reference {
 
 namespace book = turbo_cuda::book;
 using turbo_cuda::KV_TURBO2;
-using turbo_cuda::KV_TURBO4;
 using turbo_cuda::KV_TURBO2_TCQ;
+using turbo_cuda::KV_TURBO4;
 
 inline float half_to_float(uint16_t h) {
     const int exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -39,7 +39,9 @@ inline uint16_t float_to_half(float x) { // round to nearest even, finite range 
     std::frexp(magnitude, &exponent);
     const int shift = std::max(exponent - 11, -24);
     const long steps = std::lrint(std::ldexp((double) magnitude, -shift));
-    return sign | (uint16_t) (steps >= 2048 ? ((shift + 26) << 10) : shift == -24 ? steps : ((shift + 25) << 10 | (steps & 1023)));
+    return sign | (uint16_t) (steps >= 2048  ? ((shift + 26) << 10)
+                              : shift == -24 ? steps
+                                             : ((shift + 25) << 10 | (steps & 1023)));
 }
 
 struct book_view {
@@ -53,8 +55,10 @@ inline book_view book_of(int format) {
         case turbo_cuda::KV_TURBO2: return {book::turbo_book_turbo2, TURBO_UNIT_turbo2, 2, 0};
         case turbo_cuda::KV_TURBO3: return {book::turbo_book_turbo3, TURBO_UNIT_turbo3, 3, 0};
         case turbo_cuda::KV_TURBO4: return {book::turbo_book_turbo4, TURBO_UNIT_turbo4, 4, 0};
-        case turbo_cuda::KV_TURBO2_TCQ: return {book::turbo_book_turbo2_tcq, TURBO_UNIT_turbo2_tcq, 2, turbo_window_turbo2_tcq};
-        case turbo_cuda::KV_TURBO3_TCQ: return {book::turbo_book_turbo3_tcq, TURBO_UNIT_turbo3_tcq, 3, turbo_window_turbo3_tcq};
+        case turbo_cuda::KV_TURBO2_TCQ:
+            return {book::turbo_book_turbo2_tcq, TURBO_UNIT_turbo2_tcq, 2, turbo_window_turbo2_tcq};
+        case turbo_cuda::KV_TURBO3_TCQ:
+            return {book::turbo_book_turbo3_tcq, TURBO_UNIT_turbo3_tcq, 3, turbo_window_turbo3_tcq};
         default: return {book::turbo_book_turbo4_tcq, TURBO_UNIT_turbo4_tcq, 4, turbo_window_turbo4_tcq};
     }
 }
@@ -111,7 +115,8 @@ inline void decode_block(const uint8_t *block, int format, int n, double *out) {
     const book_view b = book_of(format);
     const double scale = (double) block_scale(block, b.window != 0) * b.unit / std::sqrt((double) n);
     for (int i = 0; i < n; i++) {
-        const int index = b.window ? stream_bits(block, 16 + b.bits * (i + 1) - b.window, b.window) : scalar_code(block, b.bits, i);
+        const int index =
+            b.window ? stream_bits(block, 16 + b.bits * (i + 1) - b.window, b.window) : scalar_code(block, b.bits, i);
         out[i] = b.entries[index];
     }
     hadamard(out, n);
@@ -154,8 +159,8 @@ inline int row_bytes(int format, int block, int n) {
 }
 
 // Attention of one query over n_kv rows (row-major doubles), as the graph defines it. mask may be null.
-inline void attention(const float *q, const std::vector<double> &k, const std::vector<double> &v, const uint16_t *mask, const float *sink,
-                      int n_kv, int n, double scale, double soft_cap, double *out) {
+inline void attention(const float *q, const std::vector<double> &k, const std::vector<double> &v, const uint16_t *mask,
+                      const float *sink, int n_kv, int n, double scale, double soft_cap, double *out) {
     std::vector<double> s(n_kv);
     double top = sink ? *sink : -INFINITY;
     for (int j = 0; j < n_kv; j++) {

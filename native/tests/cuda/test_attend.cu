@@ -14,7 +14,8 @@ struct attend_case {
 };
 
 static const char *format_name(int f) {
-    static const char *names[] = {"turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq", "f16", "q8_0", "q4_0"};
+    static const char *names[] = {"turbo2",     "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq",
+                                  "turbo4_tcq", "f16",    "q8_0",   "q4_0"};
     return names[f];
 }
 
@@ -28,11 +29,12 @@ static kv_tensor make_kv(const device_buffer<uint8_t> &data, const attend_case &
     return x;
 }
 
-static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const kv_tensor &x, const attend_case &c, int stream, int head) {
+static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const kv_tensor &x, const attend_case &c,
+                                       int stream, int head) {
     std::vector<double> out((size_t) c.n_kv * c.head_dim);
     for (int j = 0; j < c.n_kv; j++) {
-        reference::decode_row(&rows[stream * x.stride_stream + j * x.stride_token + head * x.stride_head], x.format, c.block, c.head_dim,
-                              &out[(size_t) j * c.head_dim]);
+        reference::decode_row(&rows[stream * x.stride_stream + j * x.stride_token + head * x.stride_head], x.format,
+                              c.block, c.head_dim, &out[(size_t) j * c.head_dim]);
     }
     return out;
 }
@@ -40,7 +42,8 @@ static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const k
 static std::vector<uint16_t> make_mask(std::mt19937 &rng, const attend_case &c) {
     std::vector<uint16_t> mask((size_t) c.n_streams * c.n_rows * c.n_kv);
     for (int s = 0; s < c.n_streams * c.n_rows; s++) {
-        const int end = std::max(1, c.n_kv - 3 * (c.n_rows - 1 - s % c.n_rows)), begin = c.window ? std::max(0, end - 100) : 0;
+        const int end = std::max(1, c.n_kv - 3 * (c.n_rows - 1 - s % c.n_rows)),
+                  begin = c.window ? std::max(0, end - 100) : 0;
         for (int j = 0; j < c.n_kv; j++) {
             const bool hidden = j < begin || j >= end || (rng() % 13 == 0 && j != end - 1);
             mask[(size_t) s * c.n_kv + j] = hidden ? 0xfc00 : rng() % 7 == 0 ? reference::float_to_half(-0.75f) : 0;
@@ -50,14 +53,16 @@ static std::vector<uint16_t> make_mask(std::mt19937 &rng, const attend_case &c) 
 }
 
 // Relative error of one case; NaN if the launch failed.
-static double run_case(const attend_case &c, std::mt19937 &rng, int multiprocessors) {
+static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDeviceProp &device) {
     std::vector<uint8_t> k, v;
     random_rows(rng, c.format_k, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, k);
     random_rows(rng, c.format_v, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, v);
     std::vector<float> q((size_t) c.n_streams * c.n_rows * c.n_head * c.head_dim), sinks(c.n_head);
     std::normal_distribution<float> normal;
-    for (float &x : q) x = 1.5f * normal(rng);
-    for (float &x : sinks) x = normal(rng);
+    for (float &x : q)
+        x = 1.5f * normal(rng);
+    for (float &x : sinks)
+        x = normal(rng);
     const std::vector<uint16_t> mask = make_mask(rng, c);
 
     device_buffer<uint8_t> dk(k.size() + 64), dv(v.size() + 64);
@@ -68,15 +73,18 @@ static double run_case(const attend_case &c, std::mt19937 &rng, int multiprocess
 
     attend_args a = {};
     a.q = (const char *) dq.data;
-    a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head, a.q_stride_stream = a.q_stride_row * c.n_rows;
+    a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head,
+    a.q_stride_stream = a.q_stride_row * c.n_rows;
     a.k = make_kv(dk, c, c.format_k), a.v = make_kv(dv, c, c.format_v);
     a.mask = c.mask ? (const char *) dmask.data : nullptr;
     a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
     a.sinks = c.sinks ? dsinks.data : nullptr;
     a.out = out.data;
-    a.head_dim = c.head_dim, a.block = c.block, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows, a.n_streams = c.n_streams, a.n_kv = c.n_kv;
+    a.head_dim = c.head_dim, a.block = c.block, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows,
+    a.n_streams = c.n_streams, a.n_kv = c.n_kv;
     a.scale = 1.0f / std::sqrt((float) c.head_dim), a.soft_cap = c.soft_cap;
-    attend_plan plan = attend_make_plan(a, multiprocessors, 0, c.slices);
+    a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    attend_plan plan = attend_make_plan(a, 0, c.slices);
     if (c.splits) {
         plan.splits = c.splits;
     }
@@ -99,7 +107,8 @@ static double run_case(const attend_case &c, std::mt19937 &rng, int multiprocess
                     const int h = hk * (c.n_head / c.n_head_kv) + g;
                     const size_t at = (((size_t) s * c.n_rows + r) * c.n_head + h) * c.head_dim;
                     reference::attention(&q[at], kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
-                                         c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap, want.data());
+                                         c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap,
+                                         want.data());
                     for (int i = 0; i < c.head_dim; i++) {
                         const double d = got[at + i] - want[i];
                         error += std::isfinite(got[at + i]) ? d * d : INFINITY;
@@ -180,15 +189,16 @@ int main(int argc, char **argv) {
     int failed = 0, total = 0;
     double worst = 0;
     for (const attend_case &c : make_cases(argc > 1)) {
-        const double error = run_case(c, rng, device.multiProcessorCount);
+        const double error = run_case(c, rng, device);
         // plain formats are rounded to f16 after scaling, as f16 attention does; turbo codes stay integers
         const bool plain = c.format_k >= KV_F16 || c.format_v >= KV_F16, ok = error < (plain ? 1e-3 : 3e-4);
         worst = std::max(worst, error);
         total++;
         failed += !ok;
         if (!ok) {
-            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d: %.3g\n", format_name(c.format_k),
-                   format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows, c.n_streams, c.n_kv, c.slices, c.splits, error);
+            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d: %.3g\n",
+                   format_name(c.format_k), format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows,
+                   c.n_streams, c.n_kv, c.slices, c.splits, error);
         }
     }
     printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);

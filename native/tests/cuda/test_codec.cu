@@ -11,7 +11,8 @@ using namespace turbo_cuda;
 using namespace harness;
 
 static const turbo_type_desc *desc_of(int format, int block) {
-    const int first[] = {TURBO_INDEX_TURBO2, TURBO_INDEX_TURBO3, TURBO_INDEX_TURBO4, TURBO_INDEX_TURBO2_TCQ, TURBO_INDEX_TURBO3_TCQ, TURBO_INDEX_TURBO4_TCQ};
+    const int first[] = {TURBO_INDEX_TURBO2,     TURBO_INDEX_TURBO3,     TURBO_INDEX_TURBO4,
+                         TURBO_INDEX_TURBO2_TCQ, TURBO_INDEX_TURBO3_TCQ, TURBO_INDEX_TURBO4_TCQ};
     return turbo_desc(first[format] + (block == 64));
 }
 
@@ -24,8 +25,10 @@ static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values) {
         for (int i = 0; i < values; i++) {
             x[(size_t) r * values + i] = normal(rng) * gain * (i % 37 == 5 && r % 2 ? 20.0f : 1.0f);
         }
-        if (r % 17 == 9) std::fill_n(&x[(size_t) r * values], values, 0.0f);
-        if (r % 29 == 13) x[(size_t) r * values + 7] = r & 1 ? INFINITY : NAN;
+        if (r % 17 == 9)
+            std::fill_n(&x[(size_t) r * values], values, 0.0f);
+        if (r % 29 == 13)
+            x[(size_t) r * values + 7] = r & 1 ? INFINITY : NAN;
     }
     return x;
 }
@@ -36,7 +39,8 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     const int row_bytes = values / block * desc->bytes;
     const std::vector<float> x = make_rows(rng, rows, values);
     std::vector<int64_t> ids(rows);
-    for (int i = 0; i < rows; i++) ids[i] = (int64_t) (rows - 1 - i) * ids_step;
+    for (int i = 0; i < rows; i++)
+        ids[i] = (int64_t) (rows - 1 - i) * ids_step;
     device_buffer<float> dx(x.size()), back(x.size());
     device_buffer<int64_t> dids(rows);
     device_buffer<uint8_t> cache((size_t) rows * ids_step * row_bytes);
@@ -76,9 +80,13 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
         equal_rows += memcmp(gpu_row, cpu_row.data(), row_bytes) == 0;
         const float *direct = &got_back[(size_t) (rows - 1 - i) * values];
         for (int j = 0; j < values; j++) {
-            const bool same = memcmp(&a[j], &direct[j], 4) == 0 || (std::isnan(a[j]) && std::isnan(direct[j])) || (a[j] == 0 && direct[j] == 0);
+            const bool same = memcmp(&a[j], &direct[j], 4) == 0 || (std::isnan(a[j]) && std::isnan(direct[j])) ||
+                              (a[j] == 0 && direct[j] == 0);
             const float half = reference::half_to_float(got_half[(size_t) (rows - 1 - i) * values + j]);
-            const bool near = std::isnan(direct[j]) ? std::isnan(half) : std::fabs(direct[j]) > 65504.0f || std::fabs(half - direct[j]) <= 5e-4f * std::fabs(direct[j]) + 3e-8f;
+            const bool near = std::isnan(direct[j])
+                                  ? std::isnan(half)
+                                  : std::fabs(direct[j]) > 65504.0f ||
+                                        std::fabs(half - direct[j]) <= 5e-4f * std::fabs(direct[j]) + 3e-8f;
             bad += !near || !same || std::isnan(a[j]) != std::isnan(b[j]);
         }
         for (int at = 0; at < values; at += block) {
@@ -96,7 +104,8 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     }
     const double ratio = gpu_error / cpu_error;
     const bool ok = bad == 0 && ratio < 1.001 && ratio > 0.99;
-    printf("%s %-14s GPU error / CPU error %.6f, rows equal %d of %d, decode mismatches %d\n", ok ? "ok  " : "FAIL", desc->name, ratio, equal_rows, rows, bad);
+    printf("%s %-14s GPU error / CPU error %.6f, rows equal %d of %d, decode mismatches %d\n", ok ? "ok  " : "FAIL",
+           desc->name, ratio, equal_rows, rows, bad);
     return !ok;
 }
 

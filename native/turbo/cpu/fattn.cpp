@@ -36,10 +36,12 @@ partial partial_of(const op &o, const plan &p, char *base, int64_t item) {
 
 void run_item(const op &o, const plan &p, const scratch &s, char *partials, int64_t index, int64_t chunk) {
     const unit u = unit_of(o, p, index);
-    const partial result = p.chunks > 1 ? partial_of(o, p, partials, index * p.chunks + chunk) : partial{s.out, s.top, s.sum};
+    const partial result = p.chunks > 1 ? partial_of(o, p, partials, index * p.chunks + chunk)
+                                        : partial{s.out, s.top, s.sum};
     const tile_range all = s.seen[u.stream];
     const int64_t tiles = all.end - all.first;
-    attend(o, *active_kernels(), u, {all.first + chunk * tiles / p.chunks, all.first + (chunk + 1) * tiles / p.chunks}, s, result);
+    attend(o, *active_kernels(), u, {all.first + chunk * tiles / p.chunks, all.first + (chunk + 1) * tiles / p.chunks},
+           s, result);
     if (p.chunks == 1) {
         for (int64_t row = 0; row < u.rows; row++) {
             finish_row(o, u, row, result.out + row * o.v.width, result.top[row], result.sum[row]);
@@ -114,10 +116,11 @@ void run(const ggml_compute_params *params, const op &o, const plan &p) {
 
 const kernels *active_kernels() {
 #if defined(__x86_64__)
-    static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                                   __builtin_cpu_supports("avx512vnni");
+    static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                                 __builtin_cpu_supports("f16c");
+    static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     const char *name = turbo_simd_name();
     if (has_avx512 && strcmp(name, "avx512") == 0) {
         return &avx512_kernels;
@@ -158,6 +161,4 @@ size_t turbo_cpu_fattn_work_size(const struct ggml_tensor *dst, int n_tasks, siz
     return ours > upstream_size ? ours : upstream_size;
 }
 
-void turbo_cpu_fattn_enable(bool on) {
-    turbo_fattn::enabled = on;
-}
+void turbo_cpu_fattn_enable(bool on) { turbo_fattn::enabled = on; }

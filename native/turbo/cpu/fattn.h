@@ -20,9 +20,9 @@ struct ggml_compute_params;
 struct ggml_tensor;
 
 // Compute dst if it is ours. Called by every thread of the op with its own params, like any ggml-cpu op; scratch and
-// partial results live in params->wdata. Returns false, having touched nothing, if upstream has to compute dst: types or
-// shapes that are not ours, the reference implementation asked for (params->use_ref), or a work buffer that is too small.
-// All threads get the same answer.
+// partial results live in params->wdata. Returns false, having touched nothing, if upstream has to compute dst: types
+// or shapes that are not ours, the reference implementation asked for (params->use_ref), or a work buffer that is too
+// small. All threads get the same answer.
 bool turbo_cpu_fattn(const struct ggml_compute_params *params, struct ggml_tensor *dst);
 
 // Bytes of params->wdata that dst needs with n_tasks threads: never less than upstream_size, which is what upstream's

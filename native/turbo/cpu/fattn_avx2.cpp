@@ -1,5 +1,6 @@
-// CPU flash attention kernels for AVX2 with FMA and F16C: float32 for float types, int16 for codes. Compiles without -m
-// flags: the target is set below, after all headers, and holds to the end of the file (where templates are instantiated).
+// CPU flash attention kernels for AVX2 with FMA and F16C: float32 for float types, int16 for codes. Compiles without
+// -m flags: the target is set below, after all headers, and holds to the end of the file (where templates are
+// instantiated).
 
 #if defined(__x86_64__)
 
@@ -22,7 +23,8 @@ namespace {
 struct vector8 {
     typedef __m256 reg;
     static constexpr int width = 8;
-    static constexpr int panel = 6; // 6 x 2 sums, 2 tile vectors and a broadcast: 15 of 16 registers (16 with the products of int16)
+    static constexpr int panel =
+        6; // 6 x 2 sums, 2 tile vectors and a broadcast: 15 of 16 registers (16 with the products of int16)
     static constexpr int score_vectors = 2;
     static constexpr int value_vectors = 2;
 
@@ -37,7 +39,9 @@ struct vector8 {
         const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) (const void *) from));
         return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(bytes, shift), _mm256_set1_epi32(15)));
     }
-    static reg load_f16(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (const void *) from)); }
+    static reg load_f16(const uint16_t *from) {
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (const void *) from));
+    }
     static reg add(reg a, reg b) { return _mm256_add_ps(a, b); }
     static reg sub(reg a, reg b) { return _mm256_sub_ps(a, b); }
     static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
@@ -89,7 +93,8 @@ struct vector8 {
         const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
         _mm_storeu_si128((__m128i *) (void *) to, halves);
     }
-    // As instructions: given intrinsics, GCC multiplies ahead of the additions, runs out of registers and spills the sums.
+    // As instructions: given intrinsics, GCC multiplies ahead of the additions, runs out of registers and spills the
+    // sums.
     static void add_products(ints &sum, ints a, ints b) {
         ints products;
         __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(a), "x"(b));
@@ -106,12 +111,13 @@ struct vector8 {
                 const int8_t *from = codes + (size_t) key * row + i;
                 ints rows[4];
                 for (int j = 0; j < 4; j++) {
-                    rows[j] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(from + j * row)), load_16(from + (j + 4) * row), 1);
+                    rows[j] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(from + j * row)),
+                                                      load_16(from + (j + 4) * row), 1);
                 }
                 const ints a = _mm256_unpacklo_epi32(rows[0], rows[1]), b = _mm256_unpackhi_epi32(rows[0], rows[1]);
                 const ints c = _mm256_unpacklo_epi32(rows[2], rows[3]), d = _mm256_unpackhi_epi32(rows[2], rows[3]);
-                const ints fours[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d),
-                                       _mm256_unpackhi_epi64(b, d)};
+                const ints fours[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c),
+                                       _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)};
                 int32_t *out = tile + (size_t) (i / 2) * tile_keys + key;
                 for (int t = 0; t < 4; t++, out += 2 * tile_keys) {
                     store_32(out, _mm256_srai_epi16(_mm256_slli_epi16(fours[t], 8), 8));

@@ -9,7 +9,8 @@
 #include "fattn_kernels.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))),                 \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 #endif
@@ -43,7 +44,9 @@ struct vector16 {
         const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) (const void *) from));
         return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, (unsigned) shift), _mm512_set1_epi32(15)));
     }
-    static reg load_f16(const uint16_t *from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (const void *) from)); }
+    static reg load_f16(const uint16_t *from) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (const void *) from));
+    }
     static reg add(reg a, reg b) { return _mm512_add_ps(a, b); }
     static reg sub(reg a, reg b) { return _mm512_sub_ps(a, b); }
     static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
@@ -100,9 +103,12 @@ struct vector16 {
 
     static ints load_quarters(const int8_t *row, size_t stride) {
         const ints first = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *) (const void *) row));
-        const ints two = _mm512_mask_broadcast_i32x4(first, 0x00f0, _mm_loadu_si128((const __m128i *) (const void *) (row + stride)));
-        const ints three = _mm512_mask_broadcast_i32x4(two, 0x0f00, _mm_loadu_si128((const __m128i *) (const void *) (row + 2 * stride)));
-        return _mm512_mask_broadcast_i32x4(three, 0xf000, _mm_loadu_si128((const __m128i *) (const void *) (row + 3 * stride)));
+        const ints two = _mm512_mask_broadcast_i32x4(first, 0x00f0,
+                                                     _mm_loadu_si128((const __m128i *) (const void *) (row + stride)));
+        const ints three = _mm512_mask_broadcast_i32x4(
+            two, 0x0f00, _mm_loadu_si128((const __m128i *) (const void *) (row + 2 * stride)));
+        return _mm512_mask_broadcast_i32x4(three, 0xf000,
+                                           _mm_loadu_si128((const __m128i *) (const void *) (row + 3 * stride)));
     }
 
     static void pack_key_pairs(const int8_t *codes, int values, int32_t *tile) {
@@ -117,8 +123,8 @@ struct vector16 {
                 }
                 const ints a = _mm512_unpacklo_epi32(rows[0], rows[1]), b = _mm512_unpackhi_epi32(rows[0], rows[1]);
                 const ints c = _mm512_unpacklo_epi32(rows[2], rows[3]), d = _mm512_unpackhi_epi32(rows[2], rows[3]);
-                const ints fours[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, d),
-                                       _mm512_unpackhi_epi64(b, d)};
+                const ints fours[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c),
+                                       _mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d)};
                 int32_t *out = tile + (size_t) (i / 2) * tile_keys + key;
                 for (int t = 0; t < 4; t++, out += 2 * tile_keys) {
                     _mm512_storeu_si512(out, _mm512_srai_epi16(_mm512_slli_epi16(fours[t], 8), 8));
@@ -129,13 +135,14 @@ struct vector16 {
     }
 
     static void pack_value_pairs(const int8_t *codes, int values, int32_t *tile) {
-        const ints low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
-                                          35, 3, 34, 2, 33, 1, 32, 0);
+        const ints low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                          37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
         const ints high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
         for (int key = 0; key < tile_keys; key += 2, codes += 2 * values) {
             for (int i = 0; i < values; i += 32, tile += 32) {
                 const ints a = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *) (const void *) (codes + i)));
-                const ints b = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *) (const void *) (codes + values + i)));
+                const ints b = _mm512_cvtepi8_epi16(
+                    _mm256_loadu_si256((const __m256i *) (const void *) (codes + values + i)));
                 _mm512_storeu_si512(tile, _mm512_permutex2var_epi16(a, low, b));
                 _mm512_storeu_si512(tile + 16, _mm512_permutex2var_epi16(a, high, b));
             }
@@ -149,7 +156,13 @@ const engine avx512_codes = int16_engine<vector16>();
 } // namespace
 
 const kernels avx512_kernels = {
-    "avx512", vector16::panel, &avx512_floats, &avx512_codes, load_rows<vector16>, pack_keys<vector16>, softmax_panel<vector16>,
+    "avx512",
+    vector16::panel,
+    &avx512_floats,
+    &avx512_codes,
+    load_rows<vector16>,
+    pack_keys<vector16>,
+    softmax_panel<vector16>,
 };
 
 } // namespace turbo_fattn

@@ -2,11 +2,11 @@
 // fattn_avx512.cpp each include this file and supply V. Everything here has internal linkage, so that no function built
 // for one instruction set can be picked up by code built for another.
 //
-// V: width; type reg; zero, set1, load, store, load_i8, load_f16 (width values each); load_nibbles(from, shift) = (byte >>
-// shift) & 15; add, sub, mul, fma(a, b, c) =
-// a * b + c; fms = a * b - c; max(a, b), b if either is a NaN; select_gt(a, b, x, y) = a > b ? x : y; round (ties to even);
-// scale2(p, n) = p * 2^n for integer n in [-126, 0]; top (over lanes); any_gt(a, b), any_nan(a): in any lane; transpose(reg[width]).
-// panel, score_vectors, value_vectors: the shape of the register tiles.
+// V: width; type reg; zero, set1, load, store, load_i8, load_f16 (width values each); load_nibbles(from, shift) =
+// (byte >> shift) & 15; add, sub, mul, fma(a, b, c) = a * b + c; fms = a * b - c; max(a, b), b if either is a NaN;
+// select_gt(a, b, x, y) = a > b ? x : y; round (ties to even); scale2(p, n) = p * 2^n for integer n in [-126, 0]; top
+// (over lanes); any_gt(a, b), any_nan(a): in any lane; transpose(reg[width]). panel, score_vectors, value_vectors:
+// the shape of the register tiles.
 
 #ifndef TURBO_CPU_FATTN_GENERIC_H
 #define TURBO_CPU_FATTN_GENERIC_H
@@ -70,7 +70,9 @@ template <class V> void load_q4_0_row(const char *row, int width, float *out) {
 }
 
 template <class V> void load_rows(ggml_type type, const char *rows, size_t stride, int count, int width, float *out) {
-    const auto load = type == GGML_TYPE_F16 ? load_half_row<V> : type == GGML_TYPE_Q8_0 ? load_q8_0_row<V> : load_q4_0_row<V>;
+    const auto load = type == GGML_TYPE_F16    ? load_half_row<V>
+                      : type == GGML_TYPE_Q8_0 ? load_q8_0_row<V>
+                                               : load_q4_0_row<V>;
     for (int key = 0; key < count; key++) {
         load(rows + key * stride, width, out + (size_t) key * width);
     }
@@ -78,8 +80,8 @@ template <class V> void load_rows(ggml_type type, const char *rows, size_t strid
 
 // ---- packing tiles --------------------------------------------------------------------------------------------------
 
-// Transpose [keys][width] into the first `keys` columns of [width][tile_keys]; load(key, i) reads V::width values of a key
-// from i on.
+// Transpose [keys][width] into the first `keys` columns of [width][tile_keys]; load(key, i) reads V::width values of
+// a key from i on.
 template <class V, class Load> inline void pack_transposed(int keys, int width, float *tile, Load load) {
     for (int key = 0; key < keys; key += V::width) {
         for (int i = 0; i < width; i += V::width) {
@@ -96,7 +98,8 @@ template <class V, class Load> inline void pack_transposed(int keys, int width, 
 }
 
 template <class V> void pack_keys(const float *rows, int width, float *tile) {
-    pack_transposed<V>(pack_keys_each, width, tile, [=](int key, int i) { return V::load(rows + (size_t) key * width + i); });
+    pack_transposed<V>(pack_keys_each, width, tile,
+                       [=](int key, int i) { return V::load(rows + (size_t) key * width + i); });
 }
 
 template <class V> void pack_key_codes(const int8_t *codes, int width, void *tile) {
@@ -121,29 +124,24 @@ template <class V> void store_query(const float *query, int width, void *stored,
 #define TURBO_FATTN_UNROLL _Pragma("GCC unroll 8")
 
 template <class V, int rows, int vectors>
-inline void score_block(const float *const *queries, const float *tile, int width, typename V::reg (&sums)[rows][vectors]) {
+inline void score_block(const float *const *queries, const float *tile, int width,
+                        typename V::reg (&sums)[rows][vectors]) {
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
-        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-            sums[r][c] = V::zero();
-        }
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { sums[r][c] = V::zero(); }
     }
     for (int i = 0; i < width; i++, tile += tile_keys) {
         typename V::reg keys[vectors];
-        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-            keys[c] = V::load(tile + c * V::width);
-        }
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { keys[c] = V::load(tile + c * V::width); }
         TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
             const auto query = V::set1(queries[r][i]);
-            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-                sums[r][c] = V::fma(query, keys[c], sums[r][c]);
-            }
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { sums[r][c] = V::fma(query, keys[c], sums[r][c]); }
         }
     }
 }
 
 template <class V, int rows>
-void score_rows(const char *queries, size_t query_stride, const float *tile, int width, const float *key_scales, bool first,
-                float *scores) {
+void score_rows(const char *queries, size_t query_stride, const float *tile, int width, const float *key_scales,
+                bool first, float *scores) {
     constexpr int vectors = V::score_vectors;
     const float *query[rows];
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
@@ -164,7 +162,8 @@ void score_rows(const char *queries, size_t query_stride, const float *tile, int
 }
 
 template <class V, int rows, int vectors>
-inline void accumulate_block(const float *weights, const float *carry, const float *tile, int width, float *out, size_t out_stride) {
+inline void accumulate_block(const float *weights, const float *carry, const float *tile, int width, float *out,
+                             size_t out_stride) {
     typename V::reg sums[rows][vectors];
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
         const auto factor = V::set1(carry[r]);
@@ -174,14 +173,10 @@ inline void accumulate_block(const float *weights, const float *carry, const flo
     }
     for (int key = 0; key < tile_keys; key++, tile += width) {
         typename V::reg values[vectors];
-        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-            values[c] = V::load(tile + c * V::width);
-        }
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { values[c] = V::load(tile + c * V::width); }
         TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
             const auto weight = V::set1(weights[r * tile_keys + key]);
-            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-                sums[r][c] = V::fma(weight, values[c], sums[r][c]);
-            }
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { sums[r][c] = V::fma(weight, values[c], sums[r][c]); }
         }
     }
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
@@ -192,7 +187,8 @@ inline void accumulate_block(const float *weights, const float *carry, const flo
 }
 
 template <class V, int rows>
-void accumulate_rows(const float *weights, const float *carry, const float *tile, int width, float *out, size_t out_stride) {
+void accumulate_rows(const float *weights, const float *carry, const float *tile, int width, float *out,
+                     size_t out_stride) {
     constexpr int step = V::value_vectors * V::width;
     int i = 0;
     for (; i + step <= width; i += step) {
@@ -204,30 +200,32 @@ void accumulate_rows(const float *weights, const float *carry, const float *tile
 }
 
 // Call FUNCTION<V, rows> for a row count known only at run time.
-#define TURBO_FATTN_DISPATCH(FUNCTION, V, rows, ...)                                        \
-    switch (rows) {                                                                         \
-        case 1: FUNCTION<V, 1>(__VA_ARGS__); break;                                         \
-        case 2: FUNCTION<V, 2>(__VA_ARGS__); break;                                         \
-        case 3: FUNCTION<V, 3>(__VA_ARGS__); break;                                         \
-        case 4: FUNCTION<V, 4>(__VA_ARGS__); break;                                         \
-        case 5: FUNCTION<V, 5>(__VA_ARGS__); break;                                         \
-        default: FUNCTION<V, 6>(__VA_ARGS__); break;                                        \
+#define TURBO_FATTN_DISPATCH(FUNCTION, V, rows, ...)                                                                   \
+    switch (rows) {                                                                                                    \
+        case 1: FUNCTION<V, 1>(__VA_ARGS__); break;                                                                    \
+        case 2: FUNCTION<V, 2>(__VA_ARGS__); break;                                                                    \
+        case 3: FUNCTION<V, 3>(__VA_ARGS__); break;                                                                    \
+        case 4: FUNCTION<V, 4>(__VA_ARGS__); break;                                                                    \
+        case 5: FUNCTION<V, 5>(__VA_ARGS__); break;                                                                    \
+        default: FUNCTION<V, 6>(__VA_ARGS__); break;                                                                   \
     }
 
 template <class V>
 void score_panel(const void *queries, size_t query_stride, const float *, size_t, int rows, const void *tile, int width,
                  const float *key_scales, bool first, float *scores) {
-    TURBO_FATTN_DISPATCH(score_rows, V, rows, (const char *) queries, query_stride, (const float *) tile, width, key_scales,
-                         first, scores)
+    TURBO_FATTN_DISPATCH(score_rows, V, rows, (const char *) queries, query_stride, (const float *) tile, width,
+                         key_scales, first, scores)
 }
 
 template <class V>
-void accumulate_panel(const void *weights, const float *, const float *carry, int rows, const void *tile, int width, float *out,
-                      size_t out_stride) {
-    TURBO_FATTN_DISPATCH(accumulate_rows, V, rows, (const float *) weights, carry, (const float *) tile, width, out, out_stride)
+void accumulate_panel(const void *weights, const float *, const float *carry, int rows, const void *tile, int width,
+                      float *out, size_t out_stride) {
+    TURBO_FATTN_DISPATCH(accumulate_rows, V, rows, (const float *) weights, carry, (const float *) tile, width, out,
+                         out_stride)
 }
 
-template <class V> void weigh_panel(const float *probabilities, const float *value_scales, int rows, void *weights, float *units) {
+template <class V>
+void weigh_panel(const float *probabilities, const float *value_scales, int rows, void *weights, float *units) {
     float *out = (float *) weights;
     for (int r = 0; r < rows; r++, probabilities += tile_keys, out += tile_keys) {
         for (int key = 0; key < tile_keys; key += V::width) {
@@ -240,7 +238,8 @@ template <class V> void weigh_panel(const float *probabilities, const float *val
 
 // ---- softmax --------------------------------------------------------------------------------------------------------
 
-// e^x for x <= 0, 0 below -87 (where float32 runs out of normal numbers); a NaN stays one. Relative error 1e-7 + 1.4e-8 |x|.
+// e^x for x <= 0, 0 below -87 (where float32 runs out of normal numbers); a NaN stays one. Relative error 1e-7 +
+// 1.4e-8 |x|.
 template <class V> inline typename V::reg exp_negative(typename V::reg x) {
     const auto log2e = V::set1(0x1.715476p+0f);
     const auto n = V::round(V::mul(x, log2e));
@@ -294,8 +293,8 @@ template <class V> bool has_nan(const float *scores) {
 }
 
 template <class V>
-void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top, float *sums,
-                   float *carry) {
+void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top,
+                   float *sums, float *carry) {
     for (int r = 0; r < rows; r++, scores += tile_keys, sums += sum_lanes) {
         const auto largest = shape_scores<V>(scores, mask ? mask[r] : NULL, slope[r], cap);
         carry[r] = 1.0f;

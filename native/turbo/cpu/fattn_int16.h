@@ -1,8 +1,9 @@
 // The int16 engine of CPU flash attention (AVX2, AVX-512): codes of turbo types times 16-bit queries or weights, summed
 // exactly in 32 bits. More products an instruction than float32. Included by fattn_avx2.cpp and fattn_avx512.cpp, which
 // give their V of fattn_generic.h these as well:
-//   ints; int_zero, int_load, int_set1 (width lanes of 32 bits); to_float(ints); store_rounded(to, reg): width int16, to
-//   nearest; add_products(sum, a, b): sum += the two products of each lane's pairs; pack_key_pairs and pack_value_pairs.
+//   ints; int_zero, int_load, int_set1 (width lanes of 32 bits); to_float(ints);
+//   store_rounded(to, reg): width int16, to nearest; add_products(sum, a, b): sum += the two products of each lane's
+//   pairs; pack_key_pairs and pack_value_pairs.
 //
 // A step of a product takes two values at once, so tiles hold pairs of int16 in 32-bit lanes:
 //   keys   [width / 2][tile_keys]: pair 2t = values 4t and 4t + 2 of a key, pair 2t + 1 = values 4t + 1 and 4t + 3
@@ -20,9 +21,7 @@ namespace {
 constexpr float int16_top = 32767.0f;
 
 // The factor that brings `largest` to int16_top; 0 when there is nothing to bring there.
-inline float int16_factor(float largest) {
-    return largest < 1e-34f ? 0.0f : int16_top / largest;
-}
+inline float int16_factor(float largest) { return largest < 1e-34f ? 0.0f : int16_top / largest; }
 
 template <class V> void store_query_int16(const float *query, int width, void *stored, float *scale) {
     auto largest = V::zero();
@@ -59,27 +58,21 @@ template <class V, int rows, int vectors>
 inline void sum_pairs(const int32_t *const *left, const int32_t *tile, int steps, size_t stride,
                       typename V::ints (&sums)[rows][vectors]) {
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
-        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-            sums[r][c] = V::int_zero();
-        }
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { sums[r][c] = V::int_zero(); }
     }
     for (int i = 0; i < steps; i++, tile += stride) {
         typename V::ints right[vectors];
-        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-            right[c] = V::int_load(tile + V::width * c);
-        }
+        TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { right[c] = V::int_load(tile + V::width * c); }
         TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
             const auto pair = V::int_set1(left[r][i]);
-            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) {
-                V::add_products(sums[r][c], pair, right[c]);
-            }
+            TURBO_FATTN_UNROLL for (int c = 0; c < vectors; c++) { V::add_products(sums[r][c], pair, right[c]); }
         }
     }
 }
 
 template <class V, int rows>
-void score_rows_int16(const char *queries, size_t query_stride, const float *query_scales, size_t scale_stride, const int32_t *tile,
-                      int width, const float *key_scales, bool first, float *scores) {
+void score_rows_int16(const char *queries, size_t query_stride, const float *query_scales, size_t scale_stride,
+                      const int32_t *tile, int width, const float *key_scales, bool first, float *scores) {
     constexpr int vectors = V::score_vectors;
     const int32_t *query[rows];
     TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
@@ -101,13 +94,11 @@ void score_rows_int16(const char *queries, size_t query_stride, const float *que
 }
 
 template <class V, int rows>
-void accumulate_rows_int16(const int32_t *weights, const float *units, const float *carry, const int32_t *tile, int width, float *out,
-                           size_t out_stride) {
+void accumulate_rows_int16(const int32_t *weights, const float *units, const float *carry, const int32_t *tile,
+                           int width, float *out, size_t out_stride) {
     constexpr int vectors = V::value_vectors;
     const int32_t *left[rows];
-    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) {
-        left[r] = weights + r * (tile_keys / 2);
-    }
+    TURBO_FATTN_UNROLL for (int r = 0; r < rows; r++) { left[r] = weights + r * (tile_keys / 2); }
     for (int i = 0; i < width; i += vectors * V::width) { // a block has 64 or 128 values
         typename V::ints sums[rows][vectors];
         sum_pairs<V, rows, vectors>(left, tile + i, tile_keys / 2, (size_t) width, sums);
@@ -123,17 +114,17 @@ void accumulate_rows_int16(const int32_t *weights, const float *units, const flo
 }
 
 template <class V>
-void score_panel_int16(const void *queries, size_t query_stride, const float *query_scales, size_t scale_stride, int rows,
-                       const void *tile, int width, const float *key_scales, bool first, float *scores) {
+void score_panel_int16(const void *queries, size_t query_stride, const float *query_scales, size_t scale_stride,
+                       int rows, const void *tile, int width, const float *key_scales, bool first, float *scores) {
     TURBO_FATTN_DISPATCH(score_rows_int16, V, rows, (const char *) queries, query_stride, query_scales, scale_stride,
                          (const int32_t *) tile, width, key_scales, first, scores)
 }
 
 template <class V>
-void accumulate_panel_int16(const void *weights, const float *units, const float *carry, int rows, const void *tile, int width,
-                            float *out, size_t out_stride) {
-    TURBO_FATTN_DISPATCH(accumulate_rows_int16, V, rows, (const int32_t *) weights, units, carry, (const int32_t *) tile, width,
-                         out, out_stride)
+void accumulate_panel_int16(const void *weights, const float *units, const float *carry, int rows, const void *tile,
+                            int width, float *out, size_t out_stride) {
+    TURBO_FATTN_DISPATCH(accumulate_rows_int16, V, rows, (const int32_t *) weights, units, carry,
+                         (const int32_t *) tile, width, out, out_stride)
 }
 
 template <class V>

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "codec.h"
+#include "fattn_tile.h"
 
 namespace turbo_fattn {
 namespace {
@@ -28,10 +29,6 @@ struct context {
     int64_t panels;
 };
 
-const engine &engine_of(const kernels &kern, const side &s) {
-    return s.desc ? *kern.codes : *kern.floats;
-}
-
 const char *head_data(const side &s, const unit &u) {
     return s.data + (u.head / s.heads_each) * s.head_stride + (u.stream / s.streams_each) * s.stream_stride;
 }
@@ -39,7 +36,8 @@ const char *head_data(const side &s, const unit &u) {
 // A query's mask, from key 0 on.
 const uint16_t *mask_row(const op &o, int64_t stream, int64_t head, int64_t query) {
     const ggml_tensor *mask = o.mask;
-    return (const uint16_t *) (const void *) ((const char *) mask->data + query * mask->nb[1] + (head % mask->ne[2]) * mask->nb[2] +
+    return (const uint16_t *) (const void *) ((const char *) mask->data + query * mask->nb[1] +
+                                              (head % mask->ne[2]) * mask->nb[2] +
                                               (stream % mask->ne[3]) * mask->nb[3]);
 }
 
@@ -50,8 +48,8 @@ void prepare_rows(const context &c) {
     float *row_values = c.s.rows;
     for (int64_t row = 0; row < c.u.rows; row++) {
         const int64_t query = c.u.query + row / o.group, head = c.u.head + row % o.group;
-        const float *from = (const float *) (const void *) ((const char *) o.q->data + query * o.q->nb[1] + head * o.q->nb[2] +
-                                                            c.u.stream * o.q->nb[3]);
+        const float *from = (const float *) (const void *) ((const char *) o.q->data + query * o.q->nb[1] +
+                                                            head * o.q->nb[2] + c.u.stream * o.q->nb[3]);
         const float *rotated = from;
         if (k.desc) {
             turbo_rotate_row(from, row_values, k.width, k.block);
@@ -125,60 +123,6 @@ bool look_at_tile(const context &c, int64_t key, int count) {
     return any;
 }
 
-// Unpack block b of `count` keys from `from` on; the rest of the tile becomes zeros.
-void unpack_codes(const context &c, const side &s, const char *from, int b, int count, float *scales) {
-    turbo_unpack(s.desc, from + (size_t) b * (size_t) s.desc->bytes, s.key_stride, count, c.s.codes, scales);
-    if (count < tile_keys) {
-        memset(c.s.codes + count * s.block, 0, (size_t) (tile_keys - count) * (size_t) s.block);
-        memset(scales + count, 0, (size_t) (tile_keys - count) * sizeof(float));
-    }
-}
-
-// Keys or values first..end of a tile as floats; those from `count` on become zeros.
-void load_floats(const context &c, const side &s, const char *from, int first, int end, int count, float *rows) {
-    const int valid = count < end ? (count > first ? count - first : 0) : end - first;
-    c.kern.load_rows(s.type, from + (size_t) first * s.key_stride, s.key_stride, valid, s.width, rows);
-    memset(rows + (size_t) valid * (size_t) s.width, 0, (size_t) (end - first - valid) * (size_t) s.width * sizeof(float));
-}
-
-// Float types have no scales of their own.
-void unit_scales(float *scales) {
-    for (int i = 0; i < tile_keys; i++) {
-        scales[i] = 1.0f;
-    }
-}
-
-void load_keys(const context &c, int64_t key, int count) {
-    const side &k = c.o.k;
-    const char *from = c.k_data + (size_t) key * k.key_stride;
-    if (!k.desc) {
-        for (int first = 0; first < tile_keys; first += pack_keys_each) {
-            load_floats(c, k, from, first, first + pack_keys_each, count, c.s.rows);
-            c.kern.pack_keys(c.s.rows, k.width, (float *) (void *) c.s.k_tile + first);
-        }
-        unit_scales(c.s.k_scales);
-        return;
-    }
-    for (int b = 0; b < k.blocks; b++) {
-        unpack_codes(c, k, from, b, count, c.s.k_scales + b * tile_keys);
-        c.k_engine.pack_key_codes(c.s.codes, k.block, c.s.k_tile + (size_t) b * tile_keys * k.block * c.k_engine.element);
-    }
-}
-
-void load_values(const context &c, int64_t key, int count) {
-    const side &v = c.o.v;
-    const char *from = c.v_data + (size_t) key * v.key_stride;
-    if (!v.desc) {
-        load_floats(c, v, from, 0, tile_keys, count, (float *) (void *) c.s.v_tile);
-        unit_scales(c.s.v_scales);
-        return;
-    }
-    for (int b = 0; b < v.blocks; b++) {
-        unpack_codes(c, v, from, b, count, c.s.v_scales + b * tile_keys);
-        c.v_engine.pack_value_codes(c.s.codes, v.block, c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element);
-    }
-}
-
 // The masks of a panel's rows from `key` on. A part tile gets copies that hide its end.
 void panel_masks(const context &c, int64_t row, int rows, int64_t key, int count, uint16_t (*copies)[tile_keys],
                  const uint16_t **masks) {
@@ -197,17 +141,6 @@ void panel_masks(const context &c, int64_t row, int rows, int64_t key, int count
     }
 }
 
-// Ask for a tile's bytes ahead of its use: heads lie side by side in the cache, and the strides between the keys of one
-// head defeat the hardware's own prefetching.
-void prefetch(const side &s, const char *from, int count) {
-    for (int key = 0; key < count; key++, from += s.key_stride) {
-        const char *end = from + s.row_bytes;
-        for (const char *line = from - (uintptr_t) from % 64; line < end; line += 64) {
-            __builtin_prefetch(line);
-        }
-    }
-}
-
 void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t key, int count) {
     const side &k = c.o.k, &v = c.o.v;
     alignas(64) float scores[max_panel * tile_keys];
@@ -219,9 +152,9 @@ void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t k
     const size_t element = c.k_engine.element;
     const char *queries = c.s.queries + row * k.width * element;
     for (int b = 0; b < k.blocks; b++) {
-        c.k_engine.scores(queries + b * k.block * element, k.width * element, c.s.query_scales + row * k.blocks + b, k.blocks, rows,
-                          c.s.k_tile + (size_t) b * tile_keys * k.block * element, k.block, c.s.k_scales + b * tile_keys, b == 0,
-                          scores);
+        c.k_engine.scores(queries + b * k.block * element, k.width * element, c.s.query_scales + row * k.blocks + b,
+                          k.blocks, rows, c.s.k_tile + (size_t) b * tile_keys * k.block * element, k.block,
+                          c.s.k_scales + b * tile_keys, b == 0, scores);
     }
     if (sees == sees_some) {
         panel_masks(c, row, rows, key, count, copies, masks);
@@ -230,7 +163,8 @@ void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t k
                    c.s.sums + row * sum_lanes, carry);
     for (int b = 0; b < v.blocks; b++) {
         c.v_engine.weigh(scores, c.s.v_scales + b * tile_keys, rows, weights, units);
-        c.v_engine.accumulate(weights, units, carry, rows, c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element, v.block,
+        c.v_engine.accumulate(weights, units, carry, rows,
+                              c.s.v_tile + (size_t) b * tile_keys * v.block * c.v_engine.element, v.block,
                               c.result.out + row * v.width + b * v.block, v.width);
     }
 }
@@ -261,12 +195,22 @@ tile_range seen_tiles(const op &o, int64_t stream) {
     return seen;
 }
 
-void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s, const partial &result) {
+void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s,
+            const partial &result) {
     // Panels of equal size waste fewer registers than full ones and a rest.
     const int64_t panels = (u.rows + kern.panel - 1) / kern.panel;
     const int64_t panel_rows = panels > 0 ? (u.rows + panels - 1) / panels : 0;
-    const context c = {o, kern, u, s, result, engine_of(kern, o.k), engine_of(kern, o.v), head_data(o.k, u), head_data(o.v, u),
-                       panel_rows, panel_rows > 0 ? (u.rows + panel_rows - 1) / panel_rows : 0};
+    const context c = {o,
+                       kern,
+                       u,
+                       s,
+                       result,
+                       engine_of(kern, o.k),
+                       engine_of(kern, o.v),
+                       head_data(o.k, u),
+                       head_data(o.v, u),
+                       panel_rows,
+                       panel_rows > 0 ? (u.rows + panel_rows - 1) / panel_rows : 0};
     memset(result.out, 0, (size_t) u.rows * (size_t) o.v.width * sizeof(float));
     memset(s.sums, 0, (size_t) (u.rows * sum_lanes) * sizeof(float));
     for (int64_t row = 0; row < u.rows; row++) {
@@ -279,12 +223,14 @@ void attend(const op &o, const kernels &kern, const unit &u, const tile_range &t
         if (!look_at_tile(c, key, count)) {
             continue;
         }
-        const int64_t ahead = key + tile_keys;
-        const int coming = tile + 1 >= tiles.end ? 0 : (int) (o.keys - ahead < tile_keys ? o.keys - ahead : tile_keys);
-                prefetch(o.k, c.k_data + (size_t) ahead * o.k.key_stride, coming);
-                prefetch(o.v, c.v_data + (size_t) ahead * o.v.key_stride, coming);
-        load_keys(c, key, count);
-        load_values(c, key, count);
+        if (tile + 1 < tiles.end) {
+            const int64_t ahead = key + tile_keys;
+            const int coming = (int) (o.keys - ahead < tile_keys ? o.keys - ahead : tile_keys);
+            prefetch_tile(o.k, c.k_data + (size_t) ahead * o.k.key_stride, coming);
+            prefetch_tile(o.v, c.v_data + (size_t) ahead * o.v.key_stride, coming);
+        }
+        load_keys(o.k, kern, s, c.k_data + (size_t) key * o.k.key_stride, count);
+        load_values(o.v, kern, s, c.v_data + (size_t) key * o.v.key_stride, count);
         for (int64_t panel = 0; panel < c.panels; panel++) {
             const int64_t row = panel * panel_rows;
             const sight sees = (sight) s.sight[panel];
@@ -318,7 +264,8 @@ void finish_row(const op &o, const unit &u, int64_t row, float *out, float top, 
         out[i] *= factor;
     }
     // dst is [V width, heads, queries, streams]
-    float *to = (float *) (void *) ((char *) o.dst->data + ((u.stream * o.queries + query) * o.heads + head) * o.dst->nb[1]);
+    float *to = (float *) (void *) ((char *) o.dst->data +
+                                    ((u.stream * o.queries + query) * o.heads + head) * o.dst->nb[1]);
     if (o.v.desc) {
         turbo_unrotate_row(out, to, o.v.width, o.v.block);
     } else {

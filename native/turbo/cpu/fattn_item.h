@@ -12,7 +12,7 @@ namespace turbo_fattn {
 struct unit {
     int64_t stream, head, query; // the first of each
     int64_t queries;
-    int64_t rows;                // queries * group
+    int64_t rows; // queries * group
 };
 
 unit unit_of(const op &o, const plan &p, int64_t index);
@@ -23,12 +23,13 @@ struct partial {
     float *top, *sum; // [rows]
 };
 
-// The tiles from the first to the last one that any query of a stream sees (first = end if there is none). Sliding windows
-// leave most of a cache unseen.
+// The tiles from the first to the last one that any query of a stream sees (first = end if there is none). Sliding
+// windows leave most of a cache unseen.
 tile_range seen_tiles(const op &o, int64_t stream);
 
 // Attend to some tiles of keys. Overwrites *result.
-void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s, const partial &result);
+void attend(const op &o, const kernels &kern, const unit &u, const tile_range &tiles, const scratch &s,
+            const partial &result);
 
 // Write one row of dst from its sums over all keys: sinks, division, rotation back. `row` is the row's number in the
 // unit; out is used as scratch.

@@ -1,9 +1,9 @@
 // The steps of CPU flash attention that depend on the instruction set, as a table of functions.
 //
-// Vocabulary: a tile is tile_keys consecutive keys (or values) of one KV head. A row is one query of one head; a panel
-// is up to `kernels.panel` rows that go through a tile together. `width` is how many of a key's values share one scale:
-// the block of a turbo type, the whole head for a type that is read as floats. It is a multiple of 32.
-// An engine is one arithmetic for the two products: float32, or int16 x int16 -> int32 (exact for integer codes; queries
+// Vocabulary: a tile is tile_keys consecutive keys (or values) of one KV head. A row is one query of one head; a
+// panel is up to `kernels.panel` rows that go through a tile together. `width` is how many of a key's values share
+// one scale: the block of a turbo type, the whole head for a type that is read as floats. It is a multiple of 32. An
+// engine is one arithmetic for the two products: float32, or int16 x int16 -> int32 (exact for integer codes; queries
 // and weights are rounded to 16 bits of their largest value, an error of 1e-9 of the variance).
 
 #ifndef TURBO_CPU_FATTN_KERNELS_H
@@ -19,7 +19,7 @@ namespace turbo_fattn {
 constexpr int tile_keys = 64;
 constexpr int max_panel = 6;
 constexpr int pack_keys_each = 16; // float keys that are transposed together
-constexpr int sum_lanes = 16; // running sums of a row, side by side
+constexpr int sum_lanes = 16;      // running sums of a row, side by side
 
 struct engine {
     size_t element; // bytes of one value in a tile and in a stored query
@@ -49,8 +49,9 @@ struct engine {
 struct kernels {
     const char *name;
     int panel;
-    const engine *floats; // for f16, q8_0 and q4_0: its tiles are float32, [width][tile_keys] keys, [tile_keys][width] values
-    const engine *codes;  // for turbo types
+    const engine
+        *floats; // for f16, q8_0 and q4_0: its tiles are float32, [width][tile_keys] keys, [tile_keys][width] values
+    const engine *codes; // for turbo types
 
     // `count` rows of a float type (f16, q8_0, q4_0), `stride` bytes apart, to float32 [count][width].
     void (*load_rows)(ggml_type type, const char *rows, size_t stride, int count, int width, float *out);
@@ -59,11 +60,11 @@ struct kernels {
     void (*pack_keys)(const float *rows, int width, float *tile);
 
     // One tile of online softmax, in place: scores [rows][tile_keys] become probabilities relative to top[r], the
-    // largest score of the row so far; sums [rows][sum_lanes] are kept up to date (a row's sum is that of its lanes), and
-    // carry[r] is what earlier outputs must be multiplied by. mask: NULL, or for each row tile_keys f16 values, multiplied
-    // by slope[r] and added; -inf hides a key. cap: logit soft-cap, 0 for none.
-    void (*softmax)(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap,
-                    float *top, float *sums, float *carry);
+    // largest score of the row so far; sums [rows][sum_lanes] are kept up to date (a row's sum is that of its lanes),
+    // and carry[r] is what earlier outputs must be multiplied by. mask: NULL, or for each row tile_keys f16 values,
+    // multiplied by slope[r] and added; -inf hides a key. cap: logit soft-cap, 0 for none.
+    void (*softmax)(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top,
+                    float *sums, float *carry);
 };
 
 // The versions; avx2 also asks for FMA and F16C, avx512 for F, BW, DQ, VL and VNNI.

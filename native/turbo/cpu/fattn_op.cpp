@@ -18,9 +18,7 @@ constexpr size_t chunk_bytes = 512 * 1024;
 // From this many query rows on, causal masks make items differ in cost.
 constexpr int64_t dealt_queries = 8;
 
-size_t padded(size_t bytes) {
-    return (bytes + line - 1) / line * line;
-}
+size_t padded(size_t bytes) { return (bytes + line - 1) / line * line; }
 
 size_t type_bytes(const side &s) {
     switch (s.type) {
@@ -44,7 +42,10 @@ bool read_side(const ggml_tensor *tensor, const ggml_tensor *q, side *s) {
         return false;
     }
     s->blocks = s->width / s->block;
-    s->row_bytes = (size_t) (s->width / (s->desc ? s->desc->block : s->type == GGML_TYPE_F16 ? 1 : 32)) * type_bytes(*s);
+    s->row_bytes = (size_t) (s->width / (s->desc                    ? s->desc->block
+                                         : s->type == GGML_TYPE_F16 ? 1
+                                                                    : 32)) *
+                   type_bytes(*s);
     s->key_stride = tensor->nb[1];
     s->head_stride = tensor->nb[2];
     s->stream_stride = tensor->nb[3];
@@ -82,8 +83,8 @@ void read_params(const ggml_tensor *dst, op *o) {
     o->slope_high = powf(2.0f, -o->max_bias / 2.0f / (float) o->heads_low);
 }
 
-// Chunks of keys in which the second-level cache holds all heads' bytes: heads lie side by side, so a cache line that one
-// head brings in serves its neighbours too.
+// Chunks of keys in which the second-level cache holds all heads' bytes: heads lie side by side, so a cache line that
+// one head brings in serves its neighbours too.
 int64_t cached_chunks(const op &o, int64_t tiles) {
     if (o.k.head_stride > o.k.key_stride || o.heads == o.group) {
         return 1;
@@ -113,7 +114,8 @@ bool read_op(const ggml_tensor *dst, op *o) {
     if (k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16) {
         return false;
     }
-    if (q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || q->ne[1] <= 0 || !read_side(k, q, &o->k) || !read_side(v, q, &o->v)) {
+    if (q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || q->ne[1] <= 0 || !read_side(k, q, &o->k) ||
+        !read_side(v, q, &o->v)) {
         return false;
     }
     if (q->ne[0] != o->k.width || v->ne[1] != k->ne[1] || dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float) ||
@@ -136,7 +138,8 @@ float head_slope(const op &o, int64_t head) {
     if (o.max_bias <= 0.0f) {
         return 1.0f;
     }
-    return head < o.heads_low ? powf(o.slope_low, (float) (head + 1)) : powf(o.slope_high, (float) (2 * (head - o.heads_low) + 1));
+    return head < o.heads_low ? powf(o.slope_low, (float) (head + 1))
+                              : powf(o.slope_high, (float) (2 * (head - o.heads_low) + 1));
 }
 
 plan make_plan(const op &o, int threads, bool split_keys) {
@@ -155,14 +158,13 @@ plan make_plan(const op &o, int threads, bool split_keys) {
     p.thread_bytes = cut_scratch(o, p.unit_rows, NULL).bytes;
     p.partial_bytes = 0;
     if (p.chunks > 1) {
-        p.partial_bytes = padded((size_t) (p.units * p.chunks * p.unit_rows) * (size_t) (o.v.width + 2) * sizeof(float));
+        p.partial_bytes = padded((size_t) (p.units * p.chunks * p.unit_rows) * (size_t) (o.v.width + 2) *
+                                 sizeof(float));
     }
     return p;
 }
 
-size_t plan_bytes(const plan &p, int threads) {
-    return line + p.thread_bytes * (size_t) threads + p.partial_bytes;
-}
+size_t plan_bytes(const plan &p, int threads) { return line + p.thread_bytes * (size_t) threads + p.partial_bytes; }
 
 scratch cut_scratch(const op &o, int64_t unit_rows, char *base) {
     scratch s;

@@ -49,11 +49,11 @@ struct plan {
     int64_t unit_queries; // query rows of a unit (the last run may have fewer)
     int64_t runs;         // runs a stream and head group
     int64_t units;
-    int64_t tiles;        // tiles of keys
-    int64_t chunks;       // chunks a unit; 1 = no partial results
-    int64_t unit_rows;    // rows a unit at most: unit_queries * group
-    bool dealt;           // items differ in cost: deal them out as threads get free, the last units first. Otherwise each
-                          // thread has a fixed run of items, chunk by chunk, all units of a chunk together
+    int64_t tiles;     // tiles of keys
+    int64_t chunks;    // chunks a unit; 1 = no partial results
+    int64_t unit_rows; // rows a unit at most: unit_queries * group
+    bool dealt;        // items differ in cost: deal them out as threads get free, the last units first. Otherwise each
+                       // thread has a fixed run of items, chunk by chunk, all units of a chunk together
 
     size_t thread_bytes;  // scratch of a thread
     size_t partial_bytes; // all partial results
@@ -71,13 +71,13 @@ struct tile_range {
 
 // A thread's scratch, cut out of its thread_bytes. Every part begins on a cache line.
 struct scratch {
-    char *queries;       // [unit_rows][K width], as the K engine stores them
-    float *query_scales; // [unit_rows][K blocks]
-    float *out;          // [unit_rows][V width]
-    float *top, *sum;    // [unit_rows]
-    float *sums;         // [unit_rows][sum_lanes]
+    char *queries;          // [unit_rows][K width], as the K engine stores them
+    float *query_scales;    // [unit_rows][K blocks]
+    float *out;             // [unit_rows][V width]
+    float *top, *sum;       // [unit_rows]
+    float *sums;            // [unit_rows][sum_lanes]
     const uint16_t **masks; // [unit_rows]: the mask's values for a row, from key 0 on
-    float *slopes;       // [unit_rows]: what the mask is multiplied by
+    float *slopes;          // [unit_rows]: what the mask is multiplied by
     char *k_tile, *v_tile;
     float *k_scales, *v_scales; // [blocks][tile_keys]
     int8_t *codes;              // [tile_keys][largest block]

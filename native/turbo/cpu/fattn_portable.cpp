@@ -22,7 +22,9 @@ struct vector4 {
         return r;
     }
     static void store(float *to, reg r) { memcpy(to, &r, sizeof r); }
-    static reg load_i8(const int8_t *from) { return reg{(float) from[0], (float) from[1], (float) from[2], (float) from[3]}; }
+    static reg load_i8(const int8_t *from) {
+        return reg{(float) from[0], (float) from[1], (float) from[2], (float) from[3]};
+    }
     static reg load_nibbles(const uint8_t *from, int shift) {
         return reg{(float) (from[0] >> shift & 15), (float) (from[1] >> shift & 15), (float) (from[2] >> shift & 15),
                    (float) (from[3] >> shift & 15)};
@@ -73,7 +75,8 @@ const engine portable_floats = float_engine<vector4>();
 } // namespace
 
 const kernels portable_kernels = {
-    "portable", vector4::panel, &portable_floats, &portable_floats, load_rows<vector4>, pack_keys<vector4>, softmax_panel<vector4>,
+    "portable",         vector4::panel,     &portable_floats,       &portable_floats,
+    load_rows<vector4>, pack_keys<vector4>, softmax_panel<vector4>,
 };
 
 } // namespace turbo_fattn

@@ -6,22 +6,17 @@ namespace turbo_cuda {
 
 static int block_bytes_of(int format, int block) {
     switch (format) {
-        case KV_TURBO2: case KV_TURBO2_TCQ: return TURBO_BLOCK_BYTES(2, block);
-        case KV_TURBO3: case KV_TURBO3_TCQ: return TURBO_BLOCK_BYTES(3, block);
-        case KV_TURBO4: case KV_TURBO4_TCQ: return TURBO_BLOCK_BYTES(4, block);
+        case KV_TURBO2:
+        case KV_TURBO2_TCQ: return TURBO_BLOCK_BYTES(2, block);
+        case KV_TURBO3:
+        case KV_TURBO3_TCQ: return TURBO_BLOCK_BYTES(3, block);
+        case KV_TURBO4:
+        case KV_TURBO4_TCQ: return TURBO_BLOCK_BYTES(4, block);
         case KV_F16: return 2 * block;
         case KV_Q8_0: return 34 * (block / 32);
         case KV_Q4_0: return 18 * (block / 32);
         default: return 0;
     }
-}
-
-// Shared memory a thread block can have on the current device.
-size_t shared_memory_limit() {
-    int device = 0, bytes = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    return (size_t) bytes;
 }
 
 // Value of one integer step of a score before the block scale; the query rotation divides by sqrt(block).
@@ -58,27 +53,38 @@ static int block_warps(int head_dim, int tiles) {
     return head_dim <= 128 && tiles == 1 ? 16 : 8;
 }
 
+// Whole rows of f16 would all begin in the same bank: they are staged one by one, 16 bytes apart. So are rows of which
+// a thread block takes some heads only.
+static bool stages_rows(const attend_args &args, int heads_per_block) {
+    const int64_t heads = heads_per_block;
+    return args.k.stride_head * heads != args.k.stride_token || args.v.stride_head * heads != args.v.stride_token ||
+           args.k.format == KV_F16 || args.v.format == KV_F16;
+}
+
 // Staged bytes of one token, padding included.
 static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
     const int block = std::max(block_bytes_of(args.k.format, args.block), block_bytes_of(args.v.format, args.block));
-    return (size_t) plan.heads_per_block * block * (args.head_dim / args.block) + 30;
+    const size_t bytes = (size_t) plan.heads_per_block * block * (args.head_dim / args.block);
+    return bytes + (stages_rows(args, plan.heads_per_block) ? 30 : 0);
 }
 
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
-    const size_t tables = pair_table_bytes<false>(args.k.format) + pair_table_bytes<false>(args.v.format);
+    const size_t tables = pair_table_bytes(args.k.format) + pair_table_bytes(args.v.format);
     const size_t walking = queries + tables + ring_slots * (16 * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 2) * sizeof(float);
     return std::max(walking, parked);
 }
 
-attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int heads_per_block, int slices) {
+attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices) {
     attend_plan plan;
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
     plan.tiles = columns > 8 && args.head_dim <= 256 ? 2 : 1;
-    const int warps = block_warps(args.head_dim, plan.tiles), column_blocks = (columns + 8 * plan.tiles - 1) / (8 * plan.tiles);
-    const bool packed_heads = args.k.stride_head * args.n_head_kv == args.k.stride_token && args.v.stride_head * args.n_head_kv == args.v.stride_token;
+    const int warps = block_warps(args.head_dim, plan.tiles),
+              column_blocks = (columns + 8 * plan.tiles - 1) / (8 * plan.tiles);
+    const bool packed_heads = args.k.stride_head * args.n_head_kv == args.k.stride_token &&
+                              args.v.stride_head * args.n_head_kv == args.v.stride_token;
     plan.heads_per_block = packed_heads ? args.n_head_kv : 1;
     while (plan.heads_per_block > 8) {
         plan.heads_per_block = (plan.heads_per_block + 1) / 2;
@@ -86,7 +92,7 @@ attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int h
     while (args.n_head_kv % plan.heads_per_block != 0) {
         plan.heads_per_block--;
     }
-    while (plan.heads_per_block > 1 && smallest_block(args, plan) > shared_memory_limit()) {
+    while (plan.heads_per_block > 1 && smallest_block(args, plan) > args.shared_limit) {
         do {
             plan.heads_per_block--;
         } while (args.n_head_kv % plan.heads_per_block != 0);
@@ -94,14 +100,19 @@ attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int h
     if (heads_per_block > 0) {
         plan.heads_per_block = heads_per_block;
     }
-    const int width = std::max(1, multiprocessors / std::max(1, args.n_streams * column_blocks * (args.n_head_kv / plan.heads_per_block)));
+    const int width = std::max(1, args.multiprocessors / std::max(1, args.n_streams * column_blocks *
+                                                                         (args.n_head_kv / plan.heads_per_block)));
     const int groups = std::max(1, warps / plan.heads_per_block);
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
     const bool scalar = scalar_family(args);
-    const int many = args.head_dim == 512 ? (scalar ? 2 : 1) : args.head_dim == 256 || plan.tiles > 1 || !scalar ? 2 : 4;
-    const size_t tables = pair_table_bytes<true>(args.k.format) + (args.v.format == args.k.format ? 0 : pair_table_bytes<true>(args.v.format));
-    const bool fits = ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 17 * 1024 <= shared_memory_limit();
-    plan.slices = slices > 0 ? slices : fits && args.n_kv >= 64 * groups * width ? many : 1;
+    const int many = args.head_dim == 512                                ? (scalar ? 2 : 1)
+                     : args.head_dim == 256 || plan.tiles > 1 || !scalar ? 2
+                                                                         : 4;
+    const size_t tables =
+        pair_table_bytes(args.k.format) + (args.v.format == args.k.format ? 0 : pair_table_bytes(args.v.format));
+    const bool fits =
+        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 17 * 1024 <= args.shared_limit;
+    plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
     }
@@ -124,8 +135,7 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.q_stride_row = args.q_stride_row, p.q_stride_head = args.q_stride_head, p.q_stride_stream = args.q_stride_stream;
     p.k = make_stage(args.k, args, plan.heads_per_block);
     p.v = make_stage(args.v, args, plan.heads_per_block);
-    // Whole rows of f16 would all begin in the same bank: stage them one by one, 16 bytes apart.
-    p.copy_rows = !p.k.contiguous || !p.v.contiguous || args.k.format == KV_F16 || args.v.format == KV_F16;
+    p.copy_rows = stages_rows(args, plan.heads_per_block);
     for (stage_params *s : {&p.k, &p.v}) {
         s->contiguous = !p.copy_rows;
         s->pitch = p.copy_rows ? (uint32_t) (s->row_bytes + 30) / 16 * 16 : (uint32_t) s->row_bytes;

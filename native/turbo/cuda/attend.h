@@ -9,7 +9,17 @@
 namespace turbo_cuda {
 
 // What a row of K or V is stored as. The turbo types are blocks of 128 values; `turbo_block` 64 selects the siblings.
-enum kv_format : int { KV_TURBO2, KV_TURBO3, KV_TURBO4, KV_TURBO2_TCQ, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_F16, KV_Q8_0, KV_Q4_0 };
+enum kv_format : int {
+    KV_TURBO2,
+    KV_TURBO3,
+    KV_TURBO4,
+    KV_TURBO2_TCQ,
+    KV_TURBO3_TCQ,
+    KV_TURBO4_TCQ,
+    KV_F16,
+    KV_Q8_0,
+    KV_Q4_0
+};
 
 // One of K and V. Strides in bytes: between tokens, heads and streams.
 struct kv_tensor {
@@ -31,6 +41,8 @@ struct attend_args {
     int block; // values a block: 128, or 64 for head dims that are no multiple of 128
     int n_head, n_head_kv, n_rows, n_streams, n_kv;
     float scale, soft_cap; // soft_cap 0 = none
+    int multiprocessors;   // of the device
+    size_t shared_limit;   // bytes of shared memory a thread block can have there (the opt-in maximum)
 };
 
 // How a call is cut over the chip.
@@ -42,7 +54,7 @@ struct attend_plan {
 };
 
 // heads_per_block and slices: 0 lets the plan choose.
-attend_plan attend_make_plan(const attend_args &args, int multiprocessors, int heads_per_block = 0, int slices = 0);
+attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0);
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
 
 // Enqueue the attention. Returns the first error of the launches. Never allocates or synchronises.

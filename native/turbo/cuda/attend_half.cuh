@@ -1,7 +1,8 @@
 // The two products of a tile for K or V stored in plain formats (f16, q8_0, q4_0): decoded to f16, on f16 tensor cores.
 //
-// As in decode.cuh, lane 4r+t owns token r and quarter t of a block of 128 or 64 values. A unit is four neighbouring values
-// v0-v3 of it, as two registers of two halves: (v0, v2) and (v1, v3), so that the outputs land where attend_tile.cuh has them.
+// As in decode.cuh, lane 4r+t owns token r and quarter t of a block of 128 or 64 values. A unit is four neighbouring
+// values v0-v3 of it, as two registers of two halves: (v0, v2) and (v1, v3), so that the outputs land where
+// attend_tile.cuh has them.
 
 #pragma once
 
@@ -26,15 +27,14 @@ static __device__ __forceinline__ uint32_t two_halves(float low, float high) {
 template <int values> struct half_reader {
     int group, first;
     static constexpr int unit_step = values == 32 ? 4 : 8;
-    __device__ __forceinline__ explicit half_reader(int t) : group(values == 32 ? t : t >> 1), first(values == 32 ? 0 : 4 * (t & 1)) {}
+    __device__ __forceinline__ explicit half_reader(int t)
+        : group(values == 32 ? t : t >> 1), first(values == 32 ? 0 : 4 * (t & 1)) {}
 };
 
 template <int values> struct reader_f16 : half_reader<values> {
     const uint8_t *at;
     __device__ __forceinline__ explicit reader_f16(int t) : half_reader<values>(t) {}
-    __device__ __forceinline__ void begin(const uint8_t *block) {
-        at = block + 64 * this->group + 2 * this->first;
-    }
+    __device__ __forceinline__ void begin(const uint8_t *block) { at = block + 64 * this->group + 2 * this->first; }
     __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
         const uint2 w = *reinterpret_cast<const uint2 *>(at + 2 * half_reader<values>::unit_step * r);
         u0 = byte_permute(w.x, w.y, 0x5410);
@@ -43,7 +43,8 @@ template <int values> struct reader_f16 : half_reader<values> {
 };
 
 // Bytes 0-255 become halves 1024-1279 by setting their upper byte; then the offset is subtracted exactly.
-static __device__ __forceinline__ void bytes_to_halves(uint32_t bytes, float offset, __half2 scale, uint32_t &u0, uint32_t &u1) {
+static __device__ __forceinline__ void bytes_to_halves(uint32_t bytes, float offset, __half2 scale, uint32_t &u0,
+                                                       uint32_t &u1) {
     const __half2 shift = __float2half2_rn(offset);
     u0 = half2_bits(__hmul2(__hsub2(as_half2(byte_permute(bytes, 0x64646464u, 0x4240)), shift), scale));
     u1 = half2_bits(__hmul2(__hsub2(as_half2(byte_permute(bytes, 0x64646464u, 0x4341)), shift), scale));
@@ -65,7 +66,8 @@ template <int values> struct reader_q8_0 : half_reader<values> {
         at = group + 2 + this->first;
     }
     __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
-        bytes_to_halves(load_word_by_halves(at + half_reader<values>::unit_step * r) ^ 0x80808080u, 1024.0f + 128.0f, scale, u0, u1);
+        bytes_to_halves(load_word_by_halves(at + half_reader<values>::unit_step * r) ^ 0x80808080u, 1024.0f + 128.0f,
+                        scale, u0, u1);
     }
 };
 
@@ -88,8 +90,9 @@ template <int values> struct reader_q4_0 : half_reader<values> {
 
 // As tile_scores. fragments[unit*32 + lane]: the query's unit as f16 (2 registers) and what rounding left of it (2).
 template <class reader, class shape>
-static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices][shape::tiles][4], const tile_rows &rows, int block_bytes,
-                                                        const uint4 *fragments, const float *scales) {
+static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices][shape::tiles][4],
+                                                        const tile_rows &rows, int block_bytes, const uint4 *fragments,
+                                                        const float *scales) {
     const int lane = threadIdx.x & 31, t = lane & 3;
     constexpr int units = shape::values_per_lane / 4;
     reader first(t), second(t);
@@ -117,7 +120,8 @@ static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices
             for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float product = (high[n][i] + low[n][i]) * scales[(n * shape::blocks + b) * 8 + 2 * t + (i & 1)];
+                    const float product =
+                        (high[n][i] + low[n][i]) * scales[(n * shape::blocks + b) * 8 + 2 * t + (i & 1)];
                     s[m][n][i] = b == 0 ? product : s[m][n][i] + product;
                 }
             }
@@ -127,9 +131,10 @@ static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices
 
 // As tile_values; the output counts half_weight times.
 template <class reader, class shape>
-static __device__ __forceinline__ void tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4],
-                                                        const tile_rows &rows, int count, int block_bytes,
-                                                        const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ void
+tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const tile_rows &rows,
+                 int count, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
+                 const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     reader first(t), second(t);
 #pragma unroll

@@ -18,7 +18,8 @@ static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, c
     const int g = (threadIdx.x & 31) >> 2;
     tile_rows rows;
     rows.shared = nullptr;
-    rows.first = head * p.head_bytes + g * p.pitch + (p.contiguous ? address_skew(source) : address_skew(source + g * p.stride_token));
+    rows.first = head * p.head_bytes + g * p.pitch +
+                 (p.contiguous ? address_skew(source) : address_skew(source + g * p.stride_token));
     rows.step = 8 * p.pitch;
     return rows;
 }
@@ -31,8 +32,8 @@ template <class shape> struct column_state {
 
 // The mask of a tile, fetched one tile ahead where all columns share one row of it: lane l holds tokens 2l and 2l + 1.
 struct mask_reader {
-    const char *row;   // of the first column; null without a mask
-    bool ahead;        // one shared row, 4-byte aligned
+    const char *row; // of the first column; null without a mask
+    bool ahead;      // one shared row, 4-byte aligned
     uint32_t next;
 
     template <class shape> __device__ __forceinline__ uint32_t load_pair(int first, int n_kv) const {
@@ -46,7 +47,8 @@ struct mask_reader {
 };
 
 // Hide tokens past the end of the cache.
-template <class shape> static __device__ __forceinline__ void limit_to_cache(float (&s)[shape::slices][shape::tiles][4], int rest) {
+template <class shape>
+static __device__ __forceinline__ void limit_to_cache(float (&s)[shape::slices][shape::tiles][4], int rest) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
     for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
@@ -57,8 +59,9 @@ template <class shape> static __device__ __forceinline__ void limit_to_cache(flo
 
 // Soft cap, mask and the end of the cache for the tile that begins at token `first`; `pairs` as from mask_reader.
 template <class shape>
-static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p, const mask_reader &mask,
-                                                    uint32_t pairs, int first, int first_column) {
+static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
+                                                    const mask_reader &mask, uint32_t pairs, int first,
+                                                    int first_column) {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     if (p.soft_cap != 0.0f) {
 #pragma unroll
@@ -90,7 +93,9 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
-                const __half *at = reinterpret_cast<const __half *>(mask.row + (column / p.gqa - first_row) * p.mask_stride_row) + first;
+                const __half *at =
+                    reinterpret_cast<const __half *>(mask.row + (column / p.gqa - first_row) * p.mask_stride_row) +
+                    first;
 #pragma unroll
                 for (int i = 0; i < 2 * shape::slices; i++) {
                     s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
@@ -103,7 +108,8 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
 // Scores become probabilities relative to the tile's own maximum; weight is what the tile counts in the running output.
 // Returns false if every score of the tile is masked.
 template <class shape>
-static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::tiles][4], column_state<shape> &state, float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::tiles][4], column_state<shape> &state,
+                                              float (&weight)[shape::tiles][2]) {
     float top[shape::tiles][2];
     bool any = false, moved = false;
 #pragma unroll
@@ -170,14 +176,16 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
 
 // One tile of K: scores by the format's reader. The switch is uniform over the block and taken once a tile.
 template <class shape>
-static __device__ __forceinline__ void scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
-                                                        const tile_rows &rows, const uint4 *fragments, const float *scales) {
+static __device__ __forceinline__ void
+scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
+                 const tile_rows &rows, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
-#define TURBO_SCORES(KV, reader) case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
+#define TURBO_SCORES(KV, reader) \
+    case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
     if constexpr (shape::any_format) {
-        using trellis2 = reader_trellis<format_turbo2_tcq, n, shape::wide_tables>;
-        using trellis3 = reader_trellis<format_turbo3_tcq, n, shape::wide_tables>;
-        using trellis4 = reader_trellis<format_turbo4_tcq, n, shape::wide_tables>;
+        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
         switch (k.format) {
             TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
             TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
@@ -196,22 +204,29 @@ static __device__ __forceinline__ void scores_by_format(float (&s)[shape::slices
 }
 
 template <class shape>
-static __device__ __forceinline__ void values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
-                                                        int count, const float (&p)[shape::slices][shape::tiles][4],
-                                                        const float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ void
+values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
+                 int count, const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
-#define TURBO_VALUES(KV, reader) case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
+#define TURBO_VALUES(KV, reader) \
+    case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
     if constexpr (shape::any_format) {
-        using trellis2 = reader_trellis<format_turbo2_tcq, n, shape::wide_tables>;
-        using trellis3 = reader_trellis<format_turbo3_tcq, n, shape::wide_tables>;
-        using trellis4 = reader_trellis<format_turbo4_tcq, n, shape::wide_tables>;
+        using trellis2 = reader_trellis<format_turbo2_tcq, n>;
+        using trellis3 = reader_trellis<format_turbo3_tcq, n>;
+        using trellis4 = reader_trellis<format_turbo4_tcq, n>;
         switch (v.format) {
             TURBO_VALUES(KV_TURBO2_TCQ, trellis2);
             TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
             TURBO_VALUES(KV_TURBO4_TCQ, trellis4);
-            case KV_F16: tile_values_half<reader_f16<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
-            case KV_Q8_0: tile_values_half<reader_q8_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
-            case KV_Q4_0: tile_values_half<reader_q4_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight); break;
+            case KV_F16:
+                tile_values_half<reader_f16<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                break;
+            case KV_Q8_0:
+                tile_values_half<reader_q8_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                break;
+            case KV_Q4_0:
+                tile_values_half<reader_q4_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                break;
         }
     }
     switch (v.format) {
@@ -239,37 +254,38 @@ template <class shape> struct shared_layout {
         return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
     }
     __device__ uint8_t *v_table(const attend_params &p) const {
-        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes<shape::wide_tables>(p.k.format));
+        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.k.format));
     }
     __device__ uint8_t *ring(const attend_params &p, int group) const {
-        return v_table(p) + pair_table_bytes<shape::wide_tables>(p.v.format) + group * ring_slots * p.slot_bytes;
+        return v_table(p) + pair_table_bytes(p.v.format) + group * ring_slots * p.slot_bytes;
     }
 };
 
-// Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The first
-// unit of each warp is loaded when the object is made and used when it is prepared.
+// Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The
+// first unit of each warp is loaded when the object is made and used when it is prepared.
 template <class shape> struct query_loader {
     static constexpr int n = shape::block_values / 16;
     float x[n];
     int unit, first_head, first_column;
 
-    __device__ __forceinline__ query_loader(const attend_params &p, int head, int column, int warp) : unit(warp), first_head(head), first_column(column) {
+    __device__ __forceinline__ query_loader(const attend_params &p, int head, int column, int warp)
+        : unit(warp), first_head(head), first_column(column) {
         load(p);
     }
 
     static __device__ __forceinline__ int units(const attend_params &p) {
         return p.heads_per_block * shape::tiles * shape::blocks * 4;
     }
-    __device__ __forceinline__ int column_in_tile() const {
-        return 2 * (unit & 3) + (threadIdx.x & 31) / 16;
-    }
+    __device__ __forceinline__ int column_in_tile() const { return 2 * (unit & 3) + (threadIdx.x & 31) / 16; }
 
     __device__ __forceinline__ void load(const attend_params &p) {
         const int b = unit / 4 % shape::blocks, tile = unit / (4 * shape::blocks) % shape::tiles;
         const int column = first_column + 8 * tile + column_in_tile();
-        const int row = p.n_rows == 1 ? 0 : column / p.gqa, head = (first_head + unit / (4 * shape::blocks * shape::tiles)) * p.gqa + column - row * p.gqa;
+        const int row = p.n_rows == 1 ? 0 : column / p.gqa,
+                  head = (first_head + unit / (4 * shape::blocks * shape::tiles)) * p.gqa + column - row * p.gqa;
         const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
-        const float4 *at = reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
+        const float4 *at =
+            reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
 #pragma unroll
         for (int i = 0; i < n / 4; i++) {
             const float4 v = unit < units(p) && column < p.n_columns ? at[i] : make_float4(0, 0, 0, 0);
@@ -280,9 +296,10 @@ template <class shape> struct query_loader {
     __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int warps) {
 #pragma unroll 1
         while (unit < units(p)) {
-            const int block = unit / 4 % (shape::blocks * shape::tiles), head = unit / (4 * shape::blocks * shape::tiles);
-            prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(), layout.fragments(head) + block * shape::fragments,
-                                 layout.scales(p, head) + 8 * block);
+            const int block = unit / 4 % (shape::blocks * shape::tiles),
+                      head = unit / (4 * shape::blocks * shape::tiles);
+            prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(),
+                                 layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block);
             unit += warps;
             if (unit < units(p)) {
                 load(p);
@@ -293,9 +310,9 @@ template <class shape> struct query_loader {
 
 // Walk the tiles tile, tile + groups, ... below tile_end. The first two items are already on their way.
 template <class shape>
-static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v, mask_reader &mask,
-                                            column_state<shape> &state, int tile, int tile_end, int head, int first_column,
-                                            const shared_layout<shape> &layout) {
+static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
+                                            mask_reader &mask, column_state<shape> &state, int tile, int tile_end,
+                                            int head, int first_column, const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     tile_rows k_rows = staged_rows(p.k, k, head), v_rows = staged_rows(p.v, v, head);

@@ -11,14 +11,12 @@ namespace turbo_cuda {
 
 static constexpr int combine_warps = 16;
 
-// Shared memory a thread block can have on the current device.
-size_t shared_memory_limit();
-
 static int slot_bytes(const stage_params &s, int keys) {
     return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
 }
 
-template <class shape, int warps> static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
+template <class shape, int warps>
+static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
     static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
     p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
     const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
@@ -27,9 +25,9 @@ template <class shape, int warps> static cudaError_t launch_shape(attend_params 
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
     const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
-    const size_t tables = pair_table_bytes<shape::wide_tables>(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes<shape::wide_tables>(p.v.format));
+    const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
     const size_t fixed = p.heads_per_block * head + tables;
-    const size_t shared_limit = shared_memory_limit();
+    const size_t shared_limit = args.shared_limit;
     const size_t parked = p.heads_per_block * shape::columns * (shape::parked_row + 2) * sizeof(float);
     if (fixed + group > shared_limit || parked > shared_limit) {
         return cudaErrorInvalidConfiguration;
@@ -46,7 +44,8 @@ template <class shape, int warps> static cudaError_t launch_shape(attend_params 
     if (error != cudaSuccess || p.splits == 1) {
         return error;
     }
-    using columns_shape = attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
+    using columns_shape =
+        attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
     const dim3 columns(p.n_columns, p.n_head_kv, args.n_streams);
     return launch_overlapped(combine_kernel<columns_shape, combine_warps>, columns, combine_warps * 32, 0, stream, p);
 }
@@ -58,29 +57,42 @@ static cudaError_t launch_slices(const attend_params &p, const attend_args &args
 }
 
 // Heads of 64 and 128. With two tiles of columns there is one instance: the tile of tokens is short anyway.
-template <bool any> static cudaError_t launch_small_heads(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+template <bool any>
+static cudaError_t launch_small_heads(const attend_params &p, const attend_args &args, const attend_plan &plan,
+                                      cudaStream_t stream) {
     constexpr int many = any ? 2 : 4;
     const bool one = plan.tiles == 1;
     switch (args.head_dim) {
-        case 64: return one ? launch_slices<any, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
-        case 128: return one ? launch_slices<any, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream) : launch_slices<any, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
+        case 64:
+            return one ? launch_slices<any, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream)
+                       : launch_slices<any, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
+        case 128:
+            return one ? launch_slices<any, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream)
+                       : launch_slices<any, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
 // Heads of 256 and 512: registers allow fewer tokens at a time.
-template <bool any> static cudaError_t launch_large_heads(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
+template <bool any>
+static cudaError_t launch_large_heads(const attend_params &p, const attend_args &args, const attend_plan &plan,
+                                      cudaStream_t stream) {
     constexpr int many = any ? 1 : 2;
     switch (args.head_dim) {
-        case 256: return plan.tiles == 1 ? launch_slices<any, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream) : launch_slices<any, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
+        case 256:
+            return plan.tiles == 1 ? launch_slices<any, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream)
+                                   : launch_slices<any, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
         case 512: return launch_slices<any, 4, 1, 1, many, 32, 8>(p, args, plan.slices, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
 // Families, a file each: K and V both scalar codes, or anything; heads up to 128, or larger.
-cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
-cudaError_t attend_any_small(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
-cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
+cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan,
+                          cudaStream_t stream);
+cudaError_t attend_any_small(const attend_params &p, const attend_args &args, const attend_plan &plan,
+                             cudaStream_t stream);
+cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan,
+                             cudaStream_t stream);
 
 } // namespace turbo_cuda

@@ -20,7 +20,8 @@ template <int block_values> static __device__ __forceinline__ float4 unrotate(fl
     }
     const int in_block = first_value % block_values;
     const uint32_t signs = sign_word<block_values>(in_block / 32) >> (in_block % 32);
-    return make_float4(flip_sign(y[0], signs, 0), flip_sign(y[1], signs, 1), flip_sign(y[2], signs, 2), flip_sign(y[3], signs, 3));
+    return make_float4(flip_sign(y[0], signs, 0), flip_sign(y[1], signs, 1), flip_sign(y[2], signs, 2),
+                       flip_sign(y[3], signs, 3));
 }
 
 // What one unit of the accumulated V codes is worth in the output, the 1/sqrt(block) of the rotation included.
@@ -38,8 +39,8 @@ template <int block_values> static __device__ __forceinline__ float value_unit(i
 
 // Normalise, un-rotate and store four values of a column: (maximum, sum) as accumulated, sink included here.
 template <class shape>
-static __device__ __forceinline__ void store_output(const attend_params &p, int stream, int head_kv, int column, int first_value, float4 v,
-                                                    float maximum, float sum) {
+static __device__ __forceinline__ void store_output(const attend_params &p, int stream, int head_kv, int column,
+                                                    int first_value, float4 v, float maximum, float sum) {
     const int row = column / p.gqa, head = head_kv * p.gqa + column % p.gqa;
     float factor = 1.0f;
     if (p.sinks) {
@@ -51,12 +52,14 @@ static __device__ __forceinline__ void store_output(const attend_params &p, int 
     if (p.v.format <= KV_TURBO4_TCQ) {
         v = unrotate<shape::block_values>(v, first_value);
     }
-    const int64_t at = ((int64_t) (stream * p.n_rows + row) * (p.n_head_kv * p.gqa) + head) * shape::head_dim + first_value;
+    const int64_t at =
+        ((int64_t) (stream * p.n_rows + row) * (p.n_head_kv * p.gqa) + head) * shape::head_dim + first_value;
     *reinterpret_cast<float4 *>(p.out + at) = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
 }
 
 // Leave a warp's state in shared memory: out[column][parked_row] and (maximum, sum) of each column.
-template <class shape> static __device__ __forceinline__ void park(const column_state<shape> &state, float *out, float *ml) {
+template <class shape>
+static __device__ __forceinline__ void park(const column_state<shape> &state, float *out, float *ml) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int n = 0; n < shape::tiles; n++) {
@@ -87,8 +90,9 @@ template <class shape> static __device__ __forceinline__ void park(const column_
 
 // Merge the groups of the block; write the output itself if the cache is not split, else a partial result.
 // parked: [group][head][column][parked_row], ml: [group][head][column][2]. One warp takes 32*4 values at a time.
-template <class shape> static __device__ __forceinline__ void merge_groups(const attend_params &p, const float *parked, const float *ml, int first_head,
-                                                                           int first_column, int warps) {
+template <class shape>
+static __device__ __forceinline__ void merge_groups(const attend_params &p, const float *parked, const float *ml,
+                                                    int first_head, int first_column, int warps) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes);
     constexpr int depth = 4;
     const int lane = threadIdx.x & 31, columns = p.heads_per_block * shape::columns;
@@ -98,7 +102,8 @@ template <class shape> static __device__ __forceinline__ void merge_groups(const
         if (column >= p.n_columns) {
             continue;
         }
-        const float *state = ml + 2 * head_column, *values = parked + head_column * shape::parked_row + shape::parked_at(first_value);
+        const float *state = ml + 2 * head_column,
+                    *values = parked + head_column * shape::parked_row + shape::parked_at(first_value);
         float maximum = lowest_score, sum = 0.0f;
         for (int i = lane; i < p.groups; i += 32) { // at most 16 groups: a lane each
             maximum = state[2 * i * columns];
@@ -123,7 +128,8 @@ template <class shape> static __device__ __forceinline__ void merge_groups(const
             for (int i = 0; i < depth; i++) {
                 const float w = __shfl_sync(0xffffffffu, weight, first + i);
                 if (first + i < p.groups) {
-                    const float4 x = *reinterpret_cast<const float4 *>(values + (first + i) * columns * shape::parked_row);
+                    const float4 x =
+                        *reinterpret_cast<const float4 *>(values + (first + i) * columns * shape::parked_row);
                     v.x = fmaf(x.x, w, v.x), v.y = fmaf(x.y, w, v.y), v.z = fmaf(x.z, w, v.z), v.w = fmaf(x.w, w, v.w);
                 }
             }
@@ -131,7 +137,9 @@ template <class shape> static __device__ __forceinline__ void merge_groups(const
         if (p.splits == 1) {
             store_output<shape>(p, blockIdx.z, first_head + head, column, first_value, v, maximum, sum);
         } else {
-            const int64_t at = ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits + blockIdx.x;
+            const int64_t at =
+                ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits +
+                blockIdx.x;
             *reinterpret_cast<float4 *>(p.partial + at * shape::head_dim + first_value) = v;
             if (first_value == 0) {
                 *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) = make_float2(maximum, sum);
@@ -140,7 +148,8 @@ template <class shape> static __device__ __forceinline__ void merge_groups(const
     }
 }
 
-template <class shape, int warps> static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
+template <class shape, int warps>
+static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     const shared_layout<shape> layout = {shared};
     const int warp = threadIdx.x / 32, group = warp / p.heads_per_block, head = warp - group * p.heads_per_block;
@@ -149,13 +158,15 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
     const int first_head = head_chunk * p.heads_per_block;
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * shape::columns;
     const int tile_begin = blockIdx.x * p.split_tiles + min((int) blockIdx.x, p.split_rest);
-    const int tile_end = tile_begin + p.split_tiles + ((int) blockIdx.x < p.split_rest ? 1 : 0), tile = tile_begin + group;
+    const int tile_end = tile_begin + p.split_tiles + ((int) blockIdx.x < p.split_rest ? 1 : 0),
+              tile = tile_begin + group;
 
     item_ring ring = {};
     ring.slots = layout.ring(p, group);
     ring.arrived = layout.barriers(p, group), ring.released = ring.arrived + ring_slots;
     ring.slot_bytes = p.slot_bytes, ring.rows = p.copy_rows;
-    ring.thread = threadIdx.x - group * p.heads_per_block * 32, ring.threads = p.heads_per_block * 32, ring.barrier_id = 1 + group;
+    ring.thread = threadIdx.x - group * p.heads_per_block * 32, ring.threads = p.heads_per_block * 32,
+    ring.barrier_id = 1 + group;
     ring.first_round = true;
     if (active && ring.thread == 0) {
         ring.init_barriers();
@@ -182,9 +193,9 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
     }
     queries.prepare_all(p, layout, warps);
     if constexpr (shape::any_format) {
-        fill_pair_table<shape::wide_tables>(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
         if (p.v.format != p.k.format) {
-            fill_pair_table<shape::wide_tables>(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
         }
     }
     __syncthreads();
@@ -210,8 +221,10 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
 }
 
 // One thread block a column: merge the splits, warp by warp, then un-rotate and store.
-template <class shape, int warps> static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid_constant__ attend_params p) {
-    constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes), rows = 32 / lanes;
+template <class shape, int warps>
+static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid_constant__ attend_params p) {
+    constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes),
+                  rows = 32 / lanes;
     __shared__ float4 gathered[warps][passes][32];
     __shared__ float2 states[warps][rows]; // (maximum, sum)
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -232,7 +245,8 @@ template <class shape, int warps> static __global__ void __launch_bounds__(warps
             state[i] = *reinterpret_cast<const float2 *>(p.partial_ml + 2 * at);
 #pragma unroll
             for (int pass = 0; pass < passes; pass++) {
-                x[i][pass] = *reinterpret_cast<const float4 *>(p.partial + at * shape::head_dim + (pass * lanes + lane % lanes) * 4);
+                x[i][pass] = *reinterpret_cast<const float4 *>(p.partial + at * shape::head_dim +
+                                                               (pass * lanes + lane % lanes) * 4);
             }
             state[i].x = split < p.splits ? state[i].x : -INFINITY;
         }

@@ -21,10 +21,10 @@ struct stage_params {
     const char *data;
     int64_t stride_token, stride_head, stride_stream;
     int format;
-    int block_bytes;   // of one block of a head
-    int head_bytes;    // of one head of one token
-    int row_bytes;     // of the staged heads of one token
-    uint32_t pitch;    // bytes between tokens in shared memory
+    int block_bytes; // of one block of a head
+    int head_bytes;  // of one head of one token
+    int row_bytes;   // of the staged heads of one token
+    uint32_t pitch;  // bytes between tokens in shared memory
     uint32_t contiguous;
 };
 
@@ -42,21 +42,20 @@ struct attend_params {
     int heads_per_block, groups, splits, column_blocks;
     int split_tiles, split_rest; // tiles a split takes; the first split_rest of them take one more
     int slot_bytes;
-    int copy_rows; // K and V are staged row by row
+    int copy_rows;     // K and V are staged row by row
     float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
     float soft_cap;    // soft cap in base-2 exponents, 0 = none
 };
 
-// A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens of the
-// cache at a time: many for throughput, few for latency.
-// `any_format`: K and V may be trellis codes or plain formats; otherwise both are scalar codes (smaller, faster kernels).
+// A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens
+// of the cache at a time: many for throughput, few for latency. `any_format`: K and V may be trellis codes or plain
+// formats; otherwise both are scalar codes (smaller, faster kernels).
 template <int blocks_, int tiles_, int slices_, int values_per_lane_, bool any_format_> struct attend_shape {
     static constexpr bool any_format = any_format_;
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
-    static constexpr bool wide_tables = slices > 1; // filling them takes longer than a short cache is worth
     static constexpr int values_per_lane = values_per_lane_;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;

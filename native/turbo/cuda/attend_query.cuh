@@ -37,7 +37,8 @@ static __device__ __forceinline__ uint32_t half_pair(__half low, __half high) {
 
 // Sign word w of the rotation of a block.
 template <int block_values> static __device__ __forceinline__ uint32_t sign_word(int w) {
-    constexpr uint32_t a = book::turbo_signs_128[0], b = book::turbo_signs_128[1], c = book::turbo_signs_128[2], d = book::turbo_signs_128[3];
+    constexpr uint32_t a = book::turbo_signs_128[0], b = book::turbo_signs_128[1], c = book::turbo_signs_128[2],
+                       d = book::turbo_signs_128[3];
     constexpr uint32_t e = book::turbo_signs_64[0], f = book::turbo_signs_64[1];
     if (block_values == 128) {
         return w < 2 ? (w == 0 ? a : b) : (w == 2 ? c : d);
@@ -51,7 +52,8 @@ static __device__ __forceinline__ float flip_sign(float x, uint32_t signs, int b
 
 // A query for K in plain formats: each unit of four values as f16, and what rounding left of it (attend_half.cuh).
 template <class shape>
-static __device__ __forceinline__ void split_query(const float (&x)[shape::block_values / 16], float factor, int column, uint4 *fragments) {
+static __device__ __forceinline__ void split_query(const float (&x)[shape::block_values / 16], float factor, int column,
+                                                   uint4 *fragments) {
     constexpr int n = shape::block_values / 16;
 #pragma unroll
     for (int i = 0; i < n / 4; i++) {
@@ -64,7 +66,8 @@ static __device__ __forceinline__ void split_query(const float (&x)[shape::block
         }
         const int first = (threadIdx.x & 15) * n + 4 * i;
         fragments[shape::register_of(first) * 32 + 4 * column + shape::quarter_of(first)] =
-            make_uint4(half_pair(high[0], high[2]), half_pair(high[1], high[3]), half_pair(low[0], low[2]), half_pair(low[1], low[3]));
+            make_uint4(half_pair(high[0], high[2]), half_pair(high[1], high[3]), half_pair(low[0], low[2]),
+                       half_pair(low[1], low[3]));
     }
 }
 
@@ -73,8 +76,8 @@ static __device__ __forceinline__ void split_query(const float (&x)[shape::block
 // fragments[part*32 + 4*column + t] = high bytes (2 registers), low bytes (2 registers) of one part of quarter t;
 // scales[column] = value of one integer step.
 template <class shape>
-static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_values / 16], bool rotate, float post_scale, int column,
-                                                     uint4 *fragments, float *scales) {
+static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_values / 16], bool rotate,
+                                                     float post_scale, int column, uint4 *fragments, float *scales) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, first = lane * n;
     if (rotate) {

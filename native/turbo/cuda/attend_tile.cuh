@@ -15,11 +15,12 @@ struct tile_rows {
     uint32_t step;  // bytes from a row to the one eight further
 };
 
-// Scores of 16*slices tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i & 1),
-// where g = lane / 4 and t = lane % 4.
+// Scores of 16*slices tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i &
+// 1), where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
-static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes, const tile_rows &rows,
-                                                   int block_bytes, const uint4 *fragments, const float *scales) {
+static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes,
+                                                   const tile_rows &rows, int block_bytes, const uint4 *fragments,
+                                                   const float *scales) {
     const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
@@ -44,7 +45,7 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             reader::load(w0, place, first);
             reader::load(w1, place, second);
             int32_t high[shape::tiles][4] = {}, low[shape::tiles][4] = {};
-            auto multiply = [&](int part, const uint32_t(&a)[4]) {
+            auto multiply = [&](int part, const uint32_t (&a)[4]) {
 #pragma unroll
                 for (int n = 0; n < shape::tiles; n++) {
                     mma_s8_s8(high[n], a, q[n][part].x, q[n][part].y);
@@ -72,7 +73,8 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float product = (float) (high[n][i] * 256 + low[n][i]) * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
+                    const float product =
+                        (float) (high[n][i] * 256 + low[n][i]) * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
                     s[m][n][i] = b == 0 ? product : s[m][n][i] + product;
                 }
             }
@@ -86,7 +88,8 @@ template <class shape> struct probability_fragments {
     uint32_t high[shape::tiles][shape::slices], low[shape::tiles][shape::slices];
     float unit; // value of one integer step
 
-    __device__ __forceinline__ void build(const float (&p)[shape::slices][shape::tiles][4], float (&d)[2 * shape::slices]) {
+    __device__ __forceinline__ void build(const float (&p)[shape::slices][shape::tiles][4],
+                                          float (&d)[2 * shape::slices]) {
         float top = 0.0f;
 #pragma unroll
         for (int i = 0; i < 2 * shape::slices; i++) {
@@ -106,9 +109,12 @@ template <class shape> struct probability_fragments {
             for (int n = 0; n < shape::tiles; n++) {
                 // Adding 2^23 leaves the rounded integer in the low mantissa bits.
                 constexpr float magic = 8388608.0f;
-                const uint32_t x0 = __float_as_uint(fmaf(p[m][n][0], f0, magic)), x1 = __float_as_uint(fmaf(p[m][n][1], f0, magic));
-                const uint32_t y0 = __float_as_uint(fmaf(p[m][n][2], f1, magic)), y1 = __float_as_uint(fmaf(p[m][n][3], f1, magic));
-                const uint32_t x = transpose_8x8(byte_permute(x0, x1, 0x5410)), y = transpose_8x8(byte_permute(y0, y1, 0x5410));
+                const uint32_t x0 = __float_as_uint(fmaf(p[m][n][0], f0, magic)),
+                               x1 = __float_as_uint(fmaf(p[m][n][1], f0, magic));
+                const uint32_t y0 = __float_as_uint(fmaf(p[m][n][2], f1, magic)),
+                               y1 = __float_as_uint(fmaf(p[m][n][3], f1, magic));
+                const uint32_t x = transpose_8x8(byte_permute(x0, x1, 0x5410)),
+                               y = transpose_8x8(byte_permute(y0, y1, 0x5410));
                 low[n][m] = byte_permute(x, y, 0x6420);
                 high[n][m] = byte_permute(x, y, 0x7531);
             }
@@ -118,10 +124,10 @@ template <class shape> struct probability_fragments {
 
 // One part (8 values a lane: two products of 16 output values) of out += V x P.
 template <class reader, class shape, int part>
-static __device__ __forceinline__ void tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4],
-                                                        const reader &codes, const uint32_t (&w)[2 * shape::slices][reader::words],
-                                                        const probability_fragments<shape> &p,
-                                                        const float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ void
+tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
+                 const uint32_t (&w)[2 * shape::slices][reader::words], const probability_fragments<shape> &p,
+                 const float (&weight)[shape::tiles][2]) {
     int32_t high[2][shape::tiles][4] = {}, low[2][shape::tiles][4] = {};
 #pragma unroll
     for (int k = 0; k < (shape::slices + 1) / 2; k++) {
@@ -154,18 +160,20 @@ static __device__ __forceinline__ void tile_values_part(float (&out)[shape::valu
         for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                out[2 * part + j][n][i] = fmaf((float) (high[j][n][i] * 256 + low[j][n][i]), weight[n][i & 1], out[2 * part + j][n][i]);
+                out[2 * part + j][n][i] =
+                    fmaf((float) (high[j][n][i] * 256 + low[j][n][i]), weight[n][i & 1], out[2 * part + j][n][i]);
             }
         }
     }
 }
 
-// out += V x P for 16*slices tokens, `count` of them real. p as s of tile_scores; weight[tile][i]: factor of column 2t + i.
-// out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
+// out += V x P for 16*slices tokens, `count` of them real. p as s of tile_scores; weight[tile][i]: factor of column 2t
+// + i. out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
 template <class reader, class shape>
-static __device__ __forceinline__ void tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4],
-                                                   const reader &codes, const tile_rows &rows, int count, int block_bytes,
-                                                   const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+static __device__ __forceinline__ void
+tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
+            const tile_rows &rows, int count, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
+            const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {

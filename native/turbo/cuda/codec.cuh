@@ -7,7 +7,8 @@
 
 namespace turbo_cuda {
 
-// ---- reading ---------------------------------------------------------------------------------------------------------
+// ---- reading
+// ---------------------------------------------------------------------------------------------------------
 
 // `count` <= 16 bits of a block from bit `first` (blocks are 2-byte aligned).
 static __device__ __forceinline__ uint32_t block_bits(const uint8_t *block, int first, int count) {
@@ -59,7 +60,8 @@ static __device__ __forceinline__ void decode_block(const uint8_t *block, float 
     }
 }
 
-// ---- writing ---------------------------------------------------------------------------------------------------------
+// ---- writing
+// ---------------------------------------------------------------------------------------------------------
 
 static __device__ __forceinline__ float sum_over_warp(float x) {
 #pragma unroll
@@ -144,7 +146,8 @@ template <int n> struct rotated_block {
 
 // Codes of a block at one gain (quantiser scale over rms) of the scalar search: magnitude by thresholds, then the sign.
 template <class format, int n>
-static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float gain, int (&code)[n / 32], int &num, int &den) {
+static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float gain, int (&code)[n / 32], int &num,
+                                                 int &den) {
     constexpr int half = 1 << (format::bits - 1);
     num = 0, den = 0;
 #pragma unroll
@@ -195,7 +198,8 @@ static __device__ __forceinline__ uint32_t search_scalar(const rotated_block<n> 
 }
 
 // Store scalar codes: each lane's values are neighbouring nibbles of one word (docs/formats.md).
-template <class format, int n> static __device__ __forceinline__ void pack_scalar(uint8_t *block, const int (&code)[n / 32], uint32_t scale) {
+template <class format, int n>
+static __device__ __forceinline__ void pack_scalar(uint8_t *block, const int (&code)[n / 32], uint32_t scale) {
     constexpr int values = n / 32, lanes = 32 / values; // lanes of a group of 32 values
     const int lane = threadIdx.x & 31, in_group = lane % lanes, group = lane / lanes;
     uint32_t nibbles = 0;
@@ -225,7 +229,8 @@ template <class format, int n> static __device__ __forceinline__ void pack_scala
 }
 
 // Encode a block held by a warp.
-template <class format, int n> static __device__ __forceinline__ void encode_scalar(uint8_t *block, const float (&x)[n / 32]) {
+template <class format, int n>
+static __device__ __forceinline__ void encode_scalar(uint8_t *block, const float (&x)[n / 32]) {
     rotated_block<n> rotated;
     rotated.rotate(x);
     int code[n / 32] = {};

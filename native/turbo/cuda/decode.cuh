@@ -1,8 +1,9 @@
 // Packed codes to signed bytes, in registers.
 //
 // Work is laid out for tensor-core products of 8 tokens a warp: lane 4r+t owns token r and the t-th quarter of its
-// block, `values` = 32 values of a 128-value block or 16 of a 64-value one, in the order of attend_shape::position. A part
-// is 8 of them: two registers of four bytes. A reader loads the code words of its quarter once and then hands out parts.
+// block, `values` = 32 values of a 128-value block or 16 of a 64-value one, in the order of attend_shape::position. A
+// part is 8 of them: two registers of four bytes. A reader loads the code words of its quarter once and then hands out
+// parts.
 
 #pragma once
 
@@ -23,7 +24,8 @@ static __device__ __forceinline__ code_place place_at_bit(const uint8_t *shared,
 }
 
 // `n` words from a place, `skip` bytes on (a multiple of 16).
-template <int n> static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
+template <int n>
+static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
     const uint32_t *base = reinterpret_cast<const uint32_t *>(place.words + skip);
     uint32_t word = base[0];
 #pragma unroll
@@ -38,8 +40,8 @@ static __device__ __forceinline__ float load_half(const uint8_t *shared, uint32_
     return __half2float(*reinterpret_cast<const __half *>(shared + offset));
 }
 
-// A codebook of `entries` bytes in registers. Written through asm so that the compiler keeps it there: left to itself it
-// loads the constants again at every use, one instruction in ten.
+// A codebook of `entries` bytes in registers. Written through asm so that the compiler keeps it there: left to itself
+// it loads the constants again at every use, one instruction in ten.
 template <int words> struct register_table {
     uint32_t entry[words];
 
@@ -52,13 +54,14 @@ template <int words> struct register_table {
 };
 
 // Eight entries of a table: selector nibbles must have their top bit clear.
-static __device__ __forceinline__ void look_up_8(uint32_t t0, uint32_t t1, uint32_t selectors, uint32_t &r0, uint32_t &r1) {
+static __device__ __forceinline__ void look_up_8(uint32_t t0, uint32_t t1, uint32_t selectors, uint32_t &r0,
+                                                 uint32_t &r1) {
     r0 = byte_permute(t0, t1, selectors);
     r1 = byte_permute(t0, t1, selectors >> 16);
 }
 
-// What the scalar types share: an f16 scale, then one word a bit for every 32 values. A lane has a whole word of each bit
-// (32 values) or half of one (16 values).
+// What the scalar types share: an f16 scale, then one word a bit for every 32 values. A lane has a whole word of each
+// bit (32 values) or half of one (16 values).
 template <int bits, int values> struct reader_scalar {
     static constexpr int words = bits;
 
@@ -89,7 +92,8 @@ template <int values> struct reader_2bit : reader_scalar<2, values> {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo2, 0);
         table.set({t0});
     }
-    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[2], uint32_t &r0, uint32_t &r1) const {
+    template <int part>
+    __device__ __forceinline__ void decode(const uint32_t (&w)[2], uint32_t &r0, uint32_t &r1) const {
         const uint32_t t0 = table.entry[0];
         if (values == 32) {
             look_up_8(t0, t0, (part < 2 ? w[part & 1] : w[part & 1] >> 2) & 0x33333333u, r0, r1);
@@ -112,7 +116,8 @@ template <int values> struct reader_3bit : reader_scalar<3, values> {
         const uint32_t low = ((w[0] >> 3) & 0x11111111u) | ((w[1] >> 2) & 0x22222222u);
         return low | ((w[2] >> 1) & 0x44444444u);
     }
-    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[3], uint32_t &r0, uint32_t &r1) const {
+    template <int part>
+    __device__ __forceinline__ void decode(const uint32_t (&w)[3], uint32_t &r0, uint32_t &r1) const {
         const uint32_t t0 = table.entry[0], t1 = table.entry[1];
         if (values == 32) {
             look_up_8(t0, t1, part < 3 ? w[part % 3] & 0x77777777u : last_codes(w), r0, r1);
@@ -133,11 +138,13 @@ template <int values> struct reader_4bit : reader_scalar<4, values> {
         table.set({t0, t1, t2, t3, 0x0000ff00u});
     }
     __device__ __forceinline__ uint32_t look_up(uint32_t codes, uint32_t tops) const {
-        const uint32_t low = byte_permute(table.entry[0], table.entry[1], codes), high = byte_permute(table.entry[2], table.entry[3], codes);
+        const uint32_t low = byte_permute(table.entry[0], table.entry[1], codes),
+                       high = byte_permute(table.entry[2], table.entry[3], codes);
         const uint32_t mask = byte_permute(table.entry[4], table.entry[4], tops);
         return (low & ~mask) | (high & mask);
     }
-    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[4], uint32_t &r0, uint32_t &r1) const {
+    template <int part>
+    __device__ __forceinline__ void decode(const uint32_t (&w)[4], uint32_t &r0, uint32_t &r1) const {
         if (values == 32) {
             const uint32_t codes = w[part] & 0x77777777u, tops = (w[part] >> 3) & 0x11111111u;
             r0 = look_up(codes, tops);
@@ -149,37 +156,33 @@ template <int values> struct reader_4bit : reader_scalar<4, values> {
     }
 };
 
-// Trellis codes. One look-up gives two neighbouring values: entry e of a table of 2^span pairs of bytes, span = window +
-// bits, in shared memory (fill_pairs). Look-ups of a warp are random, so a single table costs three to four bank conflicts
-// each. With `wide` it is kept in several copies side by side, each in the banks of a few lanes alone:
-//     byte address of e for copy c = (low bits of e) * 128 + c * (128 / copies) + (high bits of e) * 2
-template <class format, bool wide> struct pair_table {
+// Trellis codes. One look-up gives two neighbouring values: a table of 2^span pairs of bytes, span = window + bits,
+// lies in shared memory. Look-ups of a warp are random, so each meets three to four bank conflicts; several copies in
+// separate banks were slower (docs/performance.md).
+template <class format> struct pair_table {
     static constexpr int span = format::window + format::bits;
-    static constexpr int copies = wide ? (format::bits == 2 ? 16 : format::bits == 3 ? 8 : 2) : 1;
-    static constexpr int high_bits = format::bits == 2 ? 2 : format::bits == 3 ? 3 : 5; // 2^high_bits entries a copy and row
-    static constexpr int low_bits = span - high_bits;
-    static constexpr int bytes = wide ? 128 << low_bits : 2 << span;
+    static constexpr int bytes = 2 << span;
 
+    // Eight pairs at a time: the first values are neighbours in the codebook, the second ones hardly differ.
     static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads) {
         constexpr int mask = (1 << format::window) - 1;
-        for (int i = thread; i < 1 << span; i += threads) {
-            const uint32_t first = (uint8_t) format::entry(i & mask), second = (uint8_t) format::entry(i >> format::bits);
-            const uint16_t pair = (uint16_t) (first | second << 8);
-            if (wide) {
-                uint8_t *at = table + (i & ((1 << low_bits) - 1)) * 128 + (i >> low_bits) * 2;
+        for (int i = thread * 8; i < 1 << span; i += threads * 8) {
+            uint32_t words[4];
 #pragma unroll
-                for (int c = 0; c < copies; c++) {
-                    *reinterpret_cast<uint16_t *>(at + c * (128 / copies)) = pair;
-                }
-            } else {
-                reinterpret_cast<uint16_t *>(table)[i] = pair;
+            for (int j = 0; j < 8; j += 2) {
+                const uint32_t a = (uint8_t) format::entry((i + j) & mask);
+                const uint32_t b = (uint8_t) format::entry((i + j + 1) & mask);
+                const uint32_t second = (uint8_t) format::entry((i + j) >> format::bits); // the same for both
+                words[j / 2] = a | second << 8 | b << 16 | second << 24;
             }
+            reinterpret_cast<uint4 *>(table)[i / 8] = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
 };
 
 // `count` bits of w from bit `at`, moved to bit `to`.
-template <int at, int count, int to, int words> static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
+template <int at, int count, int to, int words>
+static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
     constexpr int from = at - to, word = from < 0 ? 0 : from / 32, shift = from < 0 ? 0 : from % 32;
     constexpr uint32_t mask = ((1u << count) - 1u) << to;
     if constexpr (from < 0) {
@@ -191,15 +194,14 @@ template <int at, int count, int to, int words> static __device__ __forceinline_
     }
 }
 
-template <class format, int values, bool wide> struct reader_trellis {
-    using pairs = pair_table<format, wide>;
+template <class format, int values> struct reader_trellis {
+    using pairs = pair_table<format>;
     static constexpr int bits = format::bits;
     static constexpr int last_bit = (values == 32 ? 30 * bits : (3 * 8 + 2) * bits) + pairs::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
 
-    __device__ __forceinline__ explicit reader_trellis(const uint8_t *start)
-        : table(start + (threadIdx.x & 31) / (32 / pairs::copies) * (128 / pairs::copies) % 128) {}
+    __device__ __forceinline__ explicit reader_trellis(const uint8_t *start) : table(start) {}
 
     static __device__ __forceinline__ code_place place(const uint8_t *shared, uint32_t block, int t) {
         const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
@@ -214,34 +216,31 @@ template <class format, int values, bool wide> struct reader_trellis {
     }
     // The pair whose windows begin at bit `at` of the quarter.
     template <int at> __device__ __forceinline__ uint32_t pair(const uint32_t (&w)[words]) const {
-        uint32_t offset;
-        if constexpr (wide) {
-            offset = bits_at<at, pairs::low_bits, 7>(w) | bits_at<at + pairs::low_bits, pairs::high_bits, 1>(w);
-        } else {
-            offset = bits_at<at, pairs::span, 1>(w);
-        }
+        const uint32_t offset = bits_at<at, pairs::span, 1>(w);
         return *reinterpret_cast<const uint16_t *>(table + offset);
     }
-    template <int part> __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
-        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits, second = values == 32 ? first + 4 * bits : first + 8 * bits;
+    template <int part>
+    __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
+        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits,
+                      second = values == 32 ? first + 4 * bits : first + 8 * bits;
         r0 = byte_permute(pair<first>(w), pair<first + 2 * bits>(w), 0x5410);
         r1 = byte_permute(pair<second>(w), pair<second + 2 * bits>(w), 0x5410);
     }
 };
 
 // Bytes of the table of pairs of a format, 0 for the others.
-template <bool wide> static __host__ __device__ constexpr int pair_table_bytes(int format) {
-    return format == KV_TURBO2_TCQ   ? pair_table<format_turbo2_tcq, wide>::bytes
-           : format == KV_TURBO3_TCQ ? pair_table<format_turbo3_tcq, wide>::bytes
-           : format == KV_TURBO4_TCQ ? pair_table<format_turbo4_tcq, wide>::bytes
+static __host__ __device__ constexpr int pair_table_bytes(int format) {
+    return format == KV_TURBO2_TCQ   ? pair_table<format_turbo2_tcq>::bytes
+           : format == KV_TURBO3_TCQ ? pair_table<format_turbo3_tcq>::bytes
+           : format == KV_TURBO4_TCQ ? pair_table<format_turbo4_tcq>::bytes
                                      : 0;
 }
 
-template <bool wide> static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
+static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
     switch (format) {
-        case KV_TURBO2_TCQ: pair_table<format_turbo2_tcq, wide>::fill(table, thread, threads); break;
-        case KV_TURBO3_TCQ: pair_table<format_turbo3_tcq, wide>::fill(table, thread, threads); break;
-        case KV_TURBO4_TCQ: pair_table<format_turbo4_tcq, wide>::fill(table, thread, threads); break;
+        case KV_TURBO2_TCQ: pair_table<format_turbo2_tcq>::fill(table, thread, threads); break;
+        case KV_TURBO3_TCQ: pair_table<format_turbo3_tcq>::fill(table, thread, threads); break;
+        case KV_TURBO4_TCQ: pair_table<format_turbo4_tcq>::fill(table, thread, threads); break;
     }
 }
 

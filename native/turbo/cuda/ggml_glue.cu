@@ -14,19 +14,19 @@ using turbo_cuda::write_tensor;
 
 // Query columns (rows x query heads of a KV head) up to which reading the packed cache beats lifting it.
 static constexpr int64_t turbo_max_columns = 64;
-static constexpr int64_t turbo_max_rows    = 16;
+static constexpr int64_t turbo_max_rows = 16;
 
-static int format_of(const turbo_type_desc * desc) {
+static int format_of(const turbo_type_desc *desc) {
     return desc->index / 2; // types.h lists each family with both block sizes, in the order of kv_format
 }
 
 // Format of a K or V that our attention reads, -1 for others.
 static int kv_format_of(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_F16:  return turbo_cuda::KV_F16;
+        case GGML_TYPE_F16: return turbo_cuda::KV_F16;
         case GGML_TYPE_Q8_0: return turbo_cuda::KV_Q8_0;
         case GGML_TYPE_Q4_0: return turbo_cuda::KV_Q4_0;
-        default:             return turbo_type_is(type) ? format_of(turbo_desc_of(type)) : -1;
+        default: return turbo_type_is(type) ? format_of(turbo_desc_of(type)) : -1;
     }
 }
 
@@ -34,10 +34,11 @@ bool turbo_cuda_is_kv_type(ggml_type type) {
     return turbo_type_is(type);
 }
 
-// ---- writing ---------------------------------------------------------------------------------------------------------
+// ---- writing
+// ---------------------------------------------------------------------------------------------------------
 
-static write_tensor make_write(const ggml_tensor * src, ggml_tensor * dst) {
-    const turbo_type_desc * desc = turbo_desc_of(dst->type);
+static write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst) {
+    const turbo_type_desc *desc = turbo_desc_of(dst->type);
     write_tensor w = {};
     w.source = (const char *) src->data;
     w.source_half = src->type == GGML_TYPE_F16;
@@ -55,8 +56,8 @@ static write_tensor make_write(const ggml_tensor * src, ggml_tensor * dst) {
     return w;
 }
 
-static write_tensor make_set_rows(ggml_tensor * dst) {
-    const ggml_tensor * ids = dst->src[1];
+static write_tensor make_set_rows(ggml_tensor *dst) {
+    const ggml_tensor *ids = dst->src[1];
     write_tensor w = make_write(dst->src[0], dst);
     w.ids = (const char *) ids->data;
     w.ids_64 = ids->type == GGML_TYPE_I64;
@@ -72,7 +73,7 @@ static write_tensor make_set_rows(ggml_tensor * dst) {
     return w;
 }
 
-bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+bool turbo_cuda_set_rows(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (!turbo_type_is(dst->type)) {
         return false;
     }
@@ -80,9 +81,10 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     return true;
 }
 
-int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
-    ggml_tensor * first = cgraph->nodes[i];
-    if (first->op != GGML_OP_SET_ROWS || !turbo_type_is(first->type)) {
+int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
+    ggml_tensor *first = cgraph->nodes[i];
+    // with concurrent streams, V may be computed on another one
+    if (first->op != GGML_OP_SET_ROWS || !turbo_type_is(first->type) || ctx.curr_stream_no != 0) {
         return 0;
     }
     int next = i + 1;
@@ -92,9 +94,10 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, i
     if (next == cgraph->n_nodes) {
         return 0;
     }
-    ggml_tensor * second = cgraph->nodes[next];
-    const bool pair = second->op == GGML_OP_SET_ROWS && turbo_type_is(second->type) && (second->flags & GGML_TENSOR_FLAG_COMPUTE) &&
-                      first->data != second->data && second->src[0]->data != first->data;
+    ggml_tensor *second = cgraph->nodes[next];
+    const bool pair = second->op == GGML_OP_SET_ROWS && turbo_type_is(second->type) &&
+                      (second->flags & GGML_TENSOR_FLAG_COMPUTE) && first->data != second->data &&
+                      second->src[0]->data != first->data;
     if (!pair) {
         return 0;
     }
@@ -103,19 +106,20 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, i
     return next - i;
 }
 
-// ---- attention -------------------------------------------------------------------------------------------------------
+// ---- attention
+// -------------------------------------------------------------------------------------------------------
 
 struct fattn_params {
     float scale, max_bias, soft_cap;
 };
 
-static fattn_params params_of(const ggml_tensor * dst) {
+static fattn_params params_of(const ggml_tensor *dst) {
     fattn_params p;
     memcpy(&p, dst->op_params, sizeof(p));
     return p;
 }
 
-static bool strides_are_multiples(const ggml_tensor * t, size_t unit) {
+static bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
@@ -125,30 +129,33 @@ static int block_of(int64_t head_dim) {
 }
 
 // Is this K or V stored in a way that the kernels read?
-static bool readable(const ggml_tensor * t, int64_t head_dim) {
-    const turbo_type_desc * desc = turbo_desc_of(t->type);
+static bool readable(const ggml_tensor *t, int64_t head_dim) {
+    const turbo_type_desc *desc = turbo_desc_of(t->type);
     const bool aligned = t->type != GGML_TYPE_F16 || (strides_are_multiples(t, 8) && (uintptr_t) t->data % 8 == 0);
     return kv_format_of(t->type) >= 0 && t->ne[0] == head_dim && t->nb[0] == ggml_type_size(t->type) && aligned &&
            (desc == nullptr || desc->block == block_of(head_dim));
 }
 
-bool turbo_cuda_fattn_supported(int device, const ggml_tensor * dst) {
-    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2], * mask = dst->src[3];
+bool turbo_cuda_fattn_supported(int device, const ggml_tensor *dst) {
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3];
     const int64_t head_dim = q->ne[0], columns = q->ne[1] * (q->ne[2] / k->ne[2]);
     const bool compressed = ggml_is_quantized(k->type) || ggml_is_quantized(v->type); // f16 alone stays with upstream
     if (!compressed || block_of(head_dim) == 0 || !readable(k, head_dim) || !readable(v, head_dim)) {
         return false;
     }
-    const bool query = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && strides_are_multiples(q, 16) && q->ne[2] % k->ne[2] == 0;
+    const bool query = q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && strides_are_multiples(q, 16) &&
+                       q->ne[2] % k->ne[2] == 0;
     const bool cache = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
-    const bool masked = mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->ne[2] == 1 && (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) &&
-                                            mask->ne[1] >= q->ne[1] && mask->ne[0] >= k->ne[1]);
+    const bool masked = mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->ne[2] == 1 &&
+                                            (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) && mask->ne[1] >= q->ne[1] &&
+                                            mask->ne[0] >= k->ne[1]);
     const int cc = ggml_cuda_info().devices[device].cc;
-    return query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr && q->ne[1] <= turbo_max_rows &&
-           columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE;
+    return query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr &&
+           q->ne[1] <= turbo_max_rows && columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) &&
+           cc >= GGML_CUDA_CC_AMPERE;
 }
 
-static kv_tensor make_kv(const ggml_tensor * t) {
+static kv_tensor make_kv(const ggml_tensor *t) {
     kv_tensor x;
     x.data = (const char *) t->data;
     x.format = kv_format_of(t->type);
@@ -156,12 +163,12 @@ static kv_tensor make_kv(const ggml_tensor * t) {
     return x;
 }
 
-static size_t scratch_offset(const ggml_tensor * dst) {
+static size_t scratch_offset(const ggml_tensor *dst) {
     return GGML_PAD(ggml_nbytes(dst), 128);
 }
 
-static attend_args make_attend(const ggml_tensor * dst) {
-    const ggml_tensor * q = dst->src[0], * k = dst->src[1], * mask = dst->src[3], * sinks = dst->src[4];
+static attend_args make_attend(int device, const ggml_tensor *dst) {
+    const ggml_tensor *q = dst->src[0], *k = dst->src[1], *mask = dst->src[3], *sinks = dst->src[4];
     const fattn_params params = params_of(dst);
     attend_args a = {};
     a.q = (const char *) q->data;
@@ -178,26 +185,29 @@ static attend_args make_attend(const ggml_tensor * dst) {
     a.head_dim = q->ne[0], a.block = block_of(q->ne[0]);
     a.n_head = q->ne[2], a.n_head_kv = k->ne[2], a.n_rows = q->ne[1], a.n_streams = q->ne[3], a.n_kv = k->ne[1];
     a.scale = params.scale, a.soft_cap = params.soft_cap;
+    a.multiprocessors = ggml_cuda_info().devices[device].nsm;
+    a.shared_limit = ggml_cuda_info().devices[device].smpbo;
     return a;
 }
 
-size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor * dst) {
-    const attend_args args = make_attend(dst);
-    return scratch_offset(dst) + attend_scratch_bytes(args, attend_make_plan(args, ggml_cuda_info().devices[device].nsm));
+size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor *dst) {
+    const attend_args args = make_attend(device, dst);
+    return scratch_offset(dst) + attend_scratch_bytes(args, attend_make_plan(args));
 }
 
-bool turbo_cuda_fattn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (!turbo_cuda_fattn_supported(ctx.device, dst)) {
         return false;
     }
-    const attend_args args = make_attend(dst);
-    CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args, ggml_cuda_info().devices[ctx.device].nsm), ctx.stream()));
+    const attend_args args = make_attend(ctx.device, dst);
+    CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args), ctx.stream()));
     return true;
 }
 
-// ---- reading back ----------------------------------------------------------------------------------------------------
+// ---- reading back
+// ----------------------------------------------------------------------------------------------------
 
-static read_tensor make_read(const turbo_type_desc * desc, const void * source, void * target, bool half) {
+static read_tensor make_read(const turbo_type_desc *desc, const void *source, void *target, bool half) {
     read_tensor r = {};
     r.source = (const char *) source;
     r.target = (char *) target;
@@ -208,7 +218,7 @@ static read_tensor make_read(const turbo_type_desc * desc, const void * source, 
 }
 
 // Rows with the strides of two tensors of one shape.
-static read_tensor make_read_rows(const ggml_tensor * src, ggml_tensor * dst) {
+static read_tensor make_read_rows(const ggml_tensor *src, ggml_tensor *dst) {
     read_tensor r = make_read(turbo_desc_of(src->type), src->data, dst->data, dst->type == GGML_TYPE_F16);
     for (int i = 0; i < 3; i++) {
         r.source_stride[i] = src->nb[i + 1];
@@ -223,7 +233,7 @@ static bool is_plain(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16;
 }
 
-bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, ggml_tensor * dst) {
+bool turbo_cuda_cpy(ggml_backend_cuda_context &ctx, const ggml_tensor *src, ggml_tensor *dst) {
     if (src->type == dst->type) {
         return false; // a plain copy of bytes
     }
@@ -243,7 +253,8 @@ bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, gg
         read_tensor r = make_read_rows(src, dst);
         if (!ggml_are_same_shape(src, dst)) {
             const size_t row = ggml_row_size(src->type, dst->ne[0]);
-            r.source_stride[0] = row, r.source_stride[1] = row * dst->ne[1], r.source_stride[2] = row * dst->ne[1] * dst->ne[2];
+            r.source_stride[0] = row, r.source_stride[1] = row * dst->ne[1],
+            r.source_stride[2] = row * dst->ne[1] * dst->ne[2];
         }
         CUDA_CHECK(turbo_cuda::read_rows(r, ctx.stream()));
         return true;
@@ -251,8 +262,8 @@ bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, gg
     return false;
 }
 
-bool turbo_cuda_get_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
-    const ggml_tensor * src = dst->src[0], * ids = dst->src[1];
+bool turbo_cuda_get_rows(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
+    const ggml_tensor *src = dst->src[0], *ids = dst->src[1];
     if (!turbo_type_is(src->type)) {
         return false;
     }
@@ -265,18 +276,18 @@ bool turbo_cuda_get_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     return true;
 }
 
-static bool copies(const ggml_tensor * src, const ggml_tensor * dst) {
+static bool copies(const ggml_tensor *src, const ggml_tensor *dst) {
     const bool contiguous = ggml_is_contiguous(src) && ggml_is_contiguous(dst);
     if (src->type == dst->type) {
         return contiguous;
     }
-    const turbo_type_desc * packed = turbo_desc_of(turbo_type_is(src->type) ? src->type : dst->type);
-    const ggml_tensor * plain = turbo_type_is(src->type) ? dst : src;
+    const turbo_type_desc *packed = turbo_desc_of(turbo_type_is(src->type) ? src->type : dst->type);
+    const ggml_tensor *plain = turbo_type_is(src->type) ? dst : src;
     return is_plain(plain->type) && plain->nb[0] == ggml_type_size(plain->type) && dst->ne[0] % packed->block == 0 &&
            (ggml_are_same_shape(src, dst) || contiguous);
 }
 
-bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer) {
+bool turbo_cuda_supports_op(int device, const ggml_tensor *op, bool *answer) {
     GGML_UNUSED(device);
     bool concerned = turbo_type_is(op->type) || turbo_type_is_q(op->type);
     for (int i = 0; i < GGML_MAX_SRC && op->src[i] != nullptr; i++) {
@@ -287,7 +298,7 @@ bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer) {
     }
     switch (op->op) {
         case GGML_OP_SET_ROWS: {
-            const ggml_tensor * src = op->src[0], * ids = op->src[1];
+            const ggml_tensor *src = op->src[0], *ids = op->src[1];
             *answer = turbo_type_is(op->type) && src->type == GGML_TYPE_F32 && src->nb[0] == sizeof(float) &&
                       (ids->type == GGML_TYPE_I64 || ids->type == GGML_TYPE_I32);
         } break;
@@ -295,18 +306,19 @@ bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer) {
             *answer = turbo_type_is(op->src[0]->type) && is_plain(op->type) && op->src[1]->type == GGML_TYPE_I32;
             break;
         case GGML_OP_CPY:
-            *answer = !turbo_type_is_q(op->src[0]->type) && !turbo_type_is_q(op->src[1]->type) && copies(op->src[0], op->src[1]);
+            *answer = !turbo_type_is_q(op->src[0]->type) && !turbo_type_is_q(op->src[1]->type) &&
+                      copies(op->src[0], op->src[1]);
             break;
-        default:
-            *answer = false;
+        default: *answer = false;
     }
     return true;
 }
 
-// ---- lifting ---------------------------------------------------------------------------------------------------------
+// ---- lifting
+// ---------------------------------------------------------------------------------------------------------
 
-template <ggml_type type> static void lift(const void * x, half * y, int64_t k, cudaStream_t stream) {
-    const turbo_type_desc * desc = turbo_desc_of(type);
+template <ggml_type type> static void lift(const void *x, half *y, int64_t k, cudaStream_t stream) {
+    const turbo_type_desc *desc = turbo_desc_of(type);
     read_tensor r = make_read(desc, x, y, true);
     r.row_values = desc->block;
     r.source_stride[0] = desc->bytes, r.target_stride[0] = desc->block * sizeof(half);
@@ -316,9 +328,9 @@ template <ggml_type type> static void lift(const void * x, half * y, int64_t k, 
 
 // Strides in blocks; the output is contiguous.
 template <ggml_type type>
-static void lift_strided(const void * x, half * y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03, int64_t s01, int64_t s02, int64_t s03,
-                         cudaStream_t stream) {
-    const turbo_type_desc * desc = turbo_desc_of(type);
+static void lift_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03, int64_t s01,
+                         int64_t s02, int64_t s03, cudaStream_t stream) {
+    const turbo_type_desc *desc = turbo_desc_of(type);
     read_tensor r = make_read(desc, x, y, true);
     r.row_values = ne00, r.ne1 = ne01, r.ne2 = ne02, r.n_rows = ne01 * ne02 * ne03;
     const int64_t source[3] = {s01, s02, s03};
@@ -334,7 +346,8 @@ static void lift_strided(const void * x, half * y, int64_t ne00, int64_t ne01, i
 
 to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
     switch ((int) type) {
-#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) case GGML_TYPE_##NAME: return lift<GGML_TYPE_##NAME>;
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) \
+    case GGML_TYPE_##NAME: return lift<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE
         default: return nullptr;
@@ -343,7 +356,8 @@ to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
 
 to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type) {
     switch ((int) type) {
-#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) case GGML_TYPE_##NAME: return lift_strided<GGML_TYPE_##NAME>;
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) \
+    case GGML_TYPE_##NAME: return lift_strided<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE
         default: return nullptr;

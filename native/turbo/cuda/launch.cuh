@@ -1,5 +1,5 @@
-// One way of launching all kernels here: programmatic dependent launch, so that a kernel's start overlaps the end of the one
-// before it (each waits for it before touching memory). Ignored before sm_90.
+// One way of launching all kernels here: programmatic dependent launch, so that a kernel's start overlaps the end of
+// the one before it (each waits for it before touching memory). Ignored before sm_90.
 
 #pragma once
 
@@ -8,7 +8,8 @@
 namespace turbo_cuda {
 
 template <class P>
-static cudaError_t launch_overlapped(void (*kernel)(const P), dim3 grid, int threads, size_t shared, cudaStream_t stream, const P &p) {
+static cudaError_t launch_overlapped(void (*kernel)(const P), dim3 grid, int threads, size_t shared,
+                                     cudaStream_t stream, const P &p) {
     cudaLaunchAttribute overlap;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -1,5 +1,5 @@
-// Blocks to f16 in bulk, for attention kernels that read f16: eight blocks a warp, a quarter of a block a lane, so that most
-// of the Hadamard transform stays inside a lane.
+// Blocks to f16 in bulk, for attention kernels that read f16: eight blocks a warp, a quarter of a block a lane, so that
+// most of the Hadamard transform stays inside a lane.
 
 #include "attend_query.cuh"
 #include "decode.cuh"
@@ -15,7 +15,8 @@ static __device__ __forceinline__ float byte_value(uint32_t bytes, int i) {
     return (float) (int8_t) (bytes >> (8 * i));
 }
 
-template <class reader, class format, int values> static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half *target, const uint8_t *table) {
+template <class reader, class format, int values>
+static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half *lifted, const uint8_t *table) {
     constexpr int n = 4 * values;
     const int t = threadIdx.x & 3;
     // whole words around the block, which is only 2-byte aligned
@@ -44,43 +45,68 @@ template <class reader, class format, int values> static __device__ __forceinlin
         __half2 pair[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            pair[j] = __floats2half2_rn(flip_sign(x[i + 2 * j] * f, signs, at + 2 * j), flip_sign(x[i + 2 * j + 1] * f, signs, at + 2 * j + 1));
+            pair[j] = __floats2half2_rn(flip_sign(x[i + 2 * j] * f, signs, at + 2 * j),
+                                        flip_sign(x[i + 2 * j + 1] * f, signs, at + 2 * j + 1));
         }
         const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
-        *reinterpret_cast<uint2 *>(target + first + at) = *reinterpret_cast<const uint2 *>(pair);
+        *reinterpret_cast<uint2 *>(lifted + first + at) = *reinterpret_cast<const uint2 *>(pair);
     }
 }
 
-template <class reader, class format, int values> static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __grid_constant__ read_tensor p) {
-    constexpr int n = 4 * values, table_bytes = pair_table_bytes<false>(format::id);
+// Eight lifted blocks to memory, neighbouring lanes to neighbouring addresses. Lane 4g knows where block g goes.
+template <int n> static __device__ __forceinline__ void store_blocks(const __half (&lifted)[8][n + 8], __half *target) {
+    constexpr int units = n / 8; // 16 bytes each
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 8 * units / 32; i++) {
+        const int at = i * 32 + lane, block = at / units, unit = at % units;
+        const unsigned long long to =
+            __shfl_sync(0xffffffffu, (unsigned long long) reinterpret_cast<uintptr_t>(target), 4 * block);
+        reinterpret_cast<uint4 *>((uintptr_t) to)[unit] = reinterpret_cast<const uint4 *>(lifted[block])[unit];
+    }
+}
+
+template <class reader, class format, int values>
+static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __grid_constant__ read_tensor p) {
+    constexpr int n = 4 * values, table_bytes = pair_table_bytes(format::id);
     __shared__ __align__(16) uint8_t table[table_bytes > 0 ? table_bytes : 16];
     if constexpr (table_bytes > 0) {
-        pair_table<format, false>::fill(table, threadIdx.x, lift_warps * 32);
+        pair_table<format>::fill(table, threadIdx.x, lift_warps * 32);
     }
+    __shared__ __align__(16) __half lifted[lift_warps][8][n + 8];
     wait_for_previous_kernel();
     let_next_kernel_start();
     __syncthreads();
-    const int blocks = p.row_values / n;
-    const int64_t total = p.n_rows * blocks, plane = (int64_t) p.ne1 * p.ne2;
-    const int64_t stride = (int64_t) gridDim.x * lift_warps * 8;
-    for (int64_t first = ((int64_t) blockIdx.x * lift_warps + threadIdx.x / 32) * 8; first < total; first += stride) {
-        const int64_t index = min(first + (threadIdx.x & 31) / 4, total - 1); // a surplus lane repeats the last block
-        const int64_t row = index / blocks, i3 = row / plane, rest = row - i3 * plane, i2 = rest / p.ne1, i1 = rest - i2 * p.ne1;
-        const int block = (int) (index - row * blocks);
+    const uint32_t blocks = p.row_values / n, total = (uint32_t) p.n_rows * blocks, plane = (uint32_t) p.ne1 * p.ne2;
+    for (uint32_t first = (blockIdx.x * lift_warps + threadIdx.x / 32) * 8; first < total;
+         first += gridDim.x * lift_warps * 8) {
+        const uint32_t index = min(first + (threadIdx.x & 31) / 4, total - 1); // a surplus lane repeats the last block
+        const uint32_t row = index / blocks, block = index - row * blocks;
+        const uint32_t i3 = row / plane, rest = row - i3 * plane, i2 = rest / p.ne1, i1 = rest - i2 * p.ne1;
         const char *source = p.source + i1 * p.source_stride[0] + i2 * p.source_stride[1] + i3 * p.source_stride[2];
         char *target = p.target + i1 * p.target_stride[0] + i2 * p.target_stride[1] + i3 * p.target_stride[2];
+        __half *target_block = reinterpret_cast<__half *>(target) + block * n;
         lift_quarter<reader, format, values>(reinterpret_cast<const uint8_t *>(source) + block * format::block_bytes(n),
-                                             reinterpret_cast<__half *>(target) + block * n, table);
+                                             lifted[threadIdx.x / 32][(threadIdx.x & 31) / 4], table);
+        __syncwarp();
+        store_blocks<n>(lifted[threadIdx.x / 32], target_block);
+        __syncwarp();
     }
 }
 
-template <class reader, class format, int values> static cudaError_t lift_format(const read_tensor &args, cudaStream_t stream) {
+template <class reader, class format, int values>
+static cudaError_t lift_format(const read_tensor &args, cudaStream_t stream) {
     int device = 0, multiprocessors = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    const int64_t warps = (args.n_rows * (args.row_values / (4 * values)) + 7) / 8, wanted = (warps + lift_warps - 1) / lift_warps;
+    if (args.n_rows * (args.row_values / (4 * values)) >= (int64_t) 1 << 31) {
+        return cudaErrorInvalidValue; // blocks are counted in 32 bits: 275 billion values
+    }
+    const int64_t warps = (args.n_rows * (args.row_values / (4 * values)) + 7) / 8,
+                  wanted = (warps + lift_warps - 1) / lift_warps;
     const int64_t grid = wanted < 12 * multiprocessors ? wanted : 12 * multiprocessors;
-    return launch_overlapped(lift_kernel<reader, format, values>, dim3((unsigned) grid), lift_warps * 32, 0, stream, args);
+    return launch_overlapped(lift_kernel<reader, format, values>, dim3((unsigned) grid), lift_warps * 32, 0, stream,
+                             args);
 }
 
 template <int values> static cudaError_t lift_by_format(const read_tensor &args, cudaStream_t stream) {
@@ -88,9 +114,12 @@ template <int values> static cudaError_t lift_by_format(const read_tensor &args,
         case KV_TURBO2: return lift_format<reader_2bit<values>, format_turbo2, values>(args, stream);
         case KV_TURBO3: return lift_format<reader_3bit<values>, format_turbo3, values>(args, stream);
         case KV_TURBO4: return lift_format<reader_4bit<values>, format_turbo4, values>(args, stream);
-        case KV_TURBO2_TCQ: return lift_format<reader_trellis<format_turbo2_tcq, values, false>, format_turbo2_tcq, values>(args, stream);
-        case KV_TURBO3_TCQ: return lift_format<reader_trellis<format_turbo3_tcq, values, false>, format_turbo3_tcq, values>(args, stream);
-        case KV_TURBO4_TCQ: return lift_format<reader_trellis<format_turbo4_tcq, values, false>, format_turbo4_tcq, values>(args, stream);
+        case KV_TURBO2_TCQ:
+            return lift_format<reader_trellis<format_turbo2_tcq, values>, format_turbo2_tcq, values>(args, stream);
+        case KV_TURBO3_TCQ:
+            return lift_format<reader_trellis<format_turbo3_tcq, values>, format_turbo3_tcq, values>(args, stream);
+        case KV_TURBO4_TCQ:
+            return lift_format<reader_trellis<format_turbo4_tcq, values>, format_turbo4_tcq, values>(args, stream);
         default: return cudaErrorInvalidValue;
     }
 }

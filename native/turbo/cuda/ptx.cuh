@@ -84,7 +84,8 @@ static __device__ __forceinline__ void phase_arrive(uint64_t *phase) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(phase)) : "memory");
 }
 static __device__ __forceinline__ void phase_arrive_with_bytes(uint64_t *phase, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(phase)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(phase)), "r"(bytes)
+                 : "memory");
 }
 static __device__ __forceinline__ void phase_wait(uint64_t *phase, uint32_t parity) {
     asm volatile("{\n"
@@ -92,12 +93,16 @@ static __device__ __forceinline__ void phase_wait(uint64_t *phase, uint32_t pari
                  "again:\n"
                  "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
-                 "}\n" ::"r"(shared_address(phase)), "r"(parity) : "memory");
+                 "}\n" ::"r"(shared_address(phase)),
+                 "r"(parity)
+                 : "memory");
 }
 // Let the copy engine fetch `bytes` (all three a multiple of 16) and report to `phase`.
 static __device__ __forceinline__ void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *phase) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(phase)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(phase))
+                 : "memory");
 }
 #endif
 

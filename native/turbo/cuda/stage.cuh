@@ -1,8 +1,8 @@
 // Bringing tiles of K and V from device memory to shared memory.
 //
-// A group of warps shares a ring of slots. Items (K of a tile, then V of it, ...) go round the ring; while one is used, the
-// next two are on their way. On sm_90 the copy engine fetches them and barriers in shared memory say when an item has come
-// and when its slot is free; before that, every thread copies its share and the group meets once an item.
+// A group of warps shares a ring of slots. Items (K of a tile, then V of it, ...) go round the ring; while one is used,
+// the next two are on their way. On sm_90 the copy engine fetches them and barriers in shared memory say when an item
+// has come and when its slot is free; before that, every thread copies its share and the group meets once an item.
 // Whole 16-byte units are copied, so up to 15 bytes on either side of a row come along.
 
 #pragma once
@@ -34,8 +34,8 @@ struct item_ring {
 #endif
     }
 
-    // Start fetching the tokens [first, first + count) as the next item. Called by all threads of the group. Without tokens
-    // there is nothing to fetch, and nobody will wait for the item.
+    // Start fetching the tokens [first, first + count) as the next item. Called by all threads of the group. Without
+    // tokens there is nothing to fetch, and nobody will wait for the item.
     __device__ __forceinline__ void fetch(const stage_params &p, const char *source, int first, int count) {
         uint8_t *slot = slots + next_slot * slot_bytes;
         const char *start = source + (int64_t) first * p.stride_token;
@@ -47,7 +47,8 @@ struct item_ring {
             if (rows) {
                 fetch_rows(p, start, count, slot);
             } else {
-                const uint32_t skew = address_skew(start), bytes = (skew + (count - 1) * p.pitch + p.row_bytes + 15) / 16 * 16;
+                const uint32_t skew = address_skew(start),
+                               bytes = (skew + (count - 1) * p.pitch + p.row_bytes + 15) / 16 * 16;
                 phase_arrive_with_bytes(arrived + next_slot, bytes);
                 bulk_copy(slot, start - skew, bytes, arrived + next_slot);
             }
@@ -69,7 +70,8 @@ struct item_ring {
         }
     }
 
-    __device__ __forceinline__ void fetch_rows(const stage_params &p, const char *start, int count, uint8_t *slot) const {
+    __device__ __forceinline__ void fetch_rows(const stage_params &p, const char *start, int count,
+                                               uint8_t *slot) const {
 #ifdef TURBO_BULK_COPY
         uint32_t bytes = 0;
         for (int row = thread; row < count; row += threads) {

@@ -1,11 +1,11 @@
 // Trellis encoding: a full Viterbi search over 64 states for each of a few candidate scales.
 //
-// Window w = symbol:state: the state before a step is w % 64, the state after it w >> bits. A candidate has two warps that
-// meet in the middle of the block: one goes forward from every start state, one backward from every end state, two states
-// a lane. The best path is the one through the state whose two costs sum to the least; both halves are then traced from
-// there at the same time. Half the serial steps, the same minimum.
-// A state reads the costs of 2^bits neighbours (backward: of a transposed order) with a few wide loads. Costs carry the
-// choice made in their low bits, so that one minimum finds both.
+// Window w = symbol:state: the state before a step is w % 64, the state after it w >> bits. A candidate has two warps
+// that meet in the middle of the block: one goes forward from every start state, one backward from every end state, two
+// states a lane. The best path is the one through the state whose two costs sum to the least; both halves are then
+// traced from there at the same time. Half the serial steps, the same minimum. A state reads the costs of 2^bits
+// neighbours (backward: of a transposed order) with a few wide loads. Costs carry the choice made in their low bits, so
+// that one minimum finds both.
 
 #pragma once
 
@@ -35,8 +35,8 @@ template <class format> static __device__ __forceinline__ int transposed(int s) 
     return (s & ((1 << rest) - 1)) << format::bits | s >> rest;
 }
 
-// What the branches of a lane's two states cost, as base - slope * q: entry e costs e * (4e - q) in quarters of a squared
-// codebook step. Independent of the block: loaded while the kernel before may still run.
+// What the branches of a lane's two states cost, as base - slope * q: entry e costs e * (4e - q) in quarters of a
+// squared codebook step. Independent of the block: loaded while the kernel before may still run.
 template <class format> struct branch_costs {
     static constexpr int branches = 1 << format::bits;
     int slope[2][branches], base[2][branches];
@@ -60,7 +60,8 @@ template <class format, int n, bool backward>
 static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const branch_costs<format> &costs) {
     constexpr int branches = 1 << format::bits, mask = (1 << choice_bits) - 1;
     const int lane = threadIdx.x & 31;
-    const int place[2] = {backward ? transposed<format>(lane) : lane, backward ? transposed<format>(lane + 32) : lane + 32};
+    const int place[2] = {backward ? transposed<format>(lane) : lane,
+                          backward ? transposed<format>(lane + 32) : lane + 32};
     s.cost[backward][0][place[0]] = s.cost[backward][0][place[1]] = 0; // every start and every end state is free
     // forward, both states of a lane have the same predecessors; backward, each its own successors
     const int from0 = backward ? lane >> format::bits << format::bits : (lane << format::bits) % trellis_states;
@@ -104,14 +105,17 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
 template <class format, int n> static __device__ __forceinline__ int meet(const trellis_scratch<n> &s) {
     const int lane = threadIdx.x & 31;
     const int *forward = s.cost[0][n / 2 & 1], *backward = s.cost[1][n / 2 & 1];
-    const int low = forward[lane] + backward[transposed<format>(lane)], high = forward[lane + 32] + backward[transposed<format>(lane + 32)];
+    const int low = forward[lane] + backward[transposed<format>(lane)],
+              high = forward[lane + 32] + backward[transposed<format>(lane + 32)];
     const int least = __reduce_min_sync(0xffffffffu, min(low, high));
-    const unsigned in_low = __ballot_sync(0xffffffffu, low == least), in_high = __ballot_sync(0xffffffffu, high == least);
+    const unsigned in_low = __ballot_sync(0xffffffffu, low == least),
+                   in_high = __ballot_sync(0xffffffffu, high == least);
     return in_low ? __ffs((int) in_low) - 1 : __ffs((int) in_high) + 31;
 }
 
 // Windows of one half, from the middle outwards. Every lane does and writes the same.
-template <class format, int n, bool backward> static __device__ __forceinline__ void trace_half(trellis_scratch<n> &s, int state) {
+template <class format, int n, bool backward>
+static __device__ __forceinline__ void trace_half(trellis_scratch<n> &s, int state) {
 #pragma unroll 1
     for (int i = 0; i < n / 2; i++) {
         if (backward) { // the backward pass chose the symbols that follow
@@ -149,7 +153,8 @@ template <class format, int n> static __device__ __forceinline__ void judge(trel
 
 // One bit stream, least significant bit first: scale, start state, symbols. The warp writes 16 bits a lane and round.
 template <class format, int n>
-static __device__ __forceinline__ void pack_trellis(uint8_t *block, const uint16_t *window, uint32_t scale, bool codes) {
+static __device__ __forceinline__ void pack_trellis(uint8_t *block, const uint16_t *window, uint32_t scale,
+                                                    bool codes) {
     constexpr int state_bits = format::window - format::bits, bytes = format::block_bytes(n);
     const int lane = threadIdx.x & 31;
     uint16_t *words = reinterpret_cast<uint16_t *>(block);
@@ -174,15 +179,17 @@ static __device__ __forceinline__ void pack_trellis(uint8_t *block, const uint16
 
 // Encode a block with all trellis_warps of a thread block; each holds the same values.
 template <class format, int n>
-static __device__ __forceinline__ void encode_trellis(uint8_t *block, const float (&x)[n / 32], const branch_costs<format> &costs,
-                                                      trellis_scratch<n> *scratch) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, candidate = warp % trellis_tries, barrier_id = 1 + candidate;
+static __device__ __forceinline__ void encode_trellis(uint8_t *block, const float (&x)[n / 32],
+                                                      const branch_costs<format> &costs, trellis_scratch<n> *scratch) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, candidate = warp % trellis_tries,
+              barrier_id = 1 + candidate;
     const bool backward = warp >= trellis_tries;
     trellis_scratch<n> &s = scratch[candidate];
     rotated_block<n> rotated;
     rotated.rotate(x);
     constexpr int largest = (31 << format::mantissa) - 1;
-    const int field = (int) encode_scale<format::mantissa>(rotated.rms) + (candidate - trellis_tries / 2) * trellis_spread;
+    const int field =
+        (int) encode_scale<format::mantissa>(rotated.rms) + (candidate - trellis_tries / 2) * trellis_spread;
     const bool usable = rotated.finite && rotated.rms >= 0x1p-26f && field > 0 && field <= largest;
     if (usable) { // the same for both warps of a candidate
         const float scale = decode_scale<format::mantissa>(field);

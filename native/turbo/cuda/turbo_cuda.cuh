@@ -10,12 +10,12 @@
 // Is this one of the compressed KV types?
 bool turbo_cuda_is_kv_type(ggml_type type);
 
-// SET_ROWS into a turbo type: f32 rows, i64 or i32 ids; src[3], if there, is one f32 row subtracted from each row first.
-// False if the target is no turbo type.
+// SET_ROWS into a turbo type: f32 rows, i64 or i32 ids; src[3], if there, is one f32 row subtracted from each row
+// first. False if the target is no turbo type.
 bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
-// At a SET_ROWS into a turbo type: if the next node that computes is another one (K and V of a layer), write both in one
-// launch. Returns how many further nodes are done with, 0 = none.
+// At a SET_ROWS into a turbo type: if the next node that computes is another one (K and V of a layer), write both in
+// one launch. Returns how many further nodes are done with, 0 = none.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
 // Does this FLASH_ATTN_EXT run on our own kernels? If not, upstream's kernels can still run it on a lifted f16 copy.
@@ -25,8 +25,8 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 // Bytes its output needs, the scratch behind it included. Only for ops that are ours.
 size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor * dst);
 
-// Is this an op on turbo types that we can answer for? Then *answer says whether it runs here. FLASH_ATTN_EXT and ops that
-// only change shapes are left to the caller.
+// Is this an op on turbo types that we can answer for? Then *answer says whether it runs here. FLASH_ATTN_EXT and ops
+// that only change shapes are left to the caller.
 bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer);
 
 // CPY between a turbo type and f32 or f16, and GET_ROWS from a turbo type. False if neither side is a turbo type.

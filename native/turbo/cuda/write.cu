@@ -23,18 +23,22 @@ static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, 
     const int i3 = row / (w.ne1 * w.ne2), rest = row - i3 * w.ne1 * w.ne2, i2 = rest / w.ne1, i1 = rest - i2 * w.ne1;
     int64_t target_row = i1;
     if (w.ids != nullptr) {
-        const char *id = w.ids + i1 * w.ids_stride[0] + i2 % w.ids_ne[0] * w.ids_stride[1] + i3 % w.ids_ne[1] * w.ids_stride[2];
+        const char *id =
+            w.ids + i1 * w.ids_stride[0] + i2 % w.ids_ne[0] * w.ids_stride[1] + i3 % w.ids_ne[1] * w.ids_stride[2];
         target_row = w.ids_64 ? *reinterpret_cast<const int64_t *>(id) : *reinterpret_cast<const int32_t *>(id);
     }
     return {w.source + i1 * w.source_stride[0] + i2 * w.source_stride[1] + i3 * w.source_stride[2],
             w.target + target_row * w.target_stride[0] + i2 * w.target_stride[1] + i3 * w.target_stride[2]};
 }
 
-template <int n> static __device__ __forceinline__ void load_block(const write_tensor &w, const char *source, int first, float (&x)[n / 32]) {
+template <int n>
+static __device__ __forceinline__ void load_block(const write_tensor &w, const char *source, int first,
+                                                  float (&x)[n / 32]) {
     const int at = first + (threadIdx.x & 31) * (n / 32);
 #pragma unroll
     for (int i = 0; i < n / 32; i++) {
-        x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i]) : reinterpret_cast<const float *>(source)[at + i];
+        x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
+                             : reinterpret_cast<const float *>(source)[at + i];
         if (w.centre != nullptr) {
             x[i] -= w.centre[at + i];
         }
@@ -47,7 +51,8 @@ struct block_place {
     int first; // value of the row
 };
 
-template <class format, int n> static __device__ __forceinline__ block_place place_of_block(const write_tensor &w, int index) {
+template <class format, int n>
+static __device__ __forceinline__ block_place place_of_block(const write_tensor &w, int index) {
     const int blocks = w.row_values / n, row = index / blocks, block = index - row * blocks;
     const row_place place = place_of_row(w, row);
     return {place.source, reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n), block * n};
@@ -60,7 +65,8 @@ template <class format, int n> static __device__ __forceinline__ void write_bloc
     encode_scalar<format, n>(place.target, x);
 }
 
-template <class format, int n> static __device__ __forceinline__ void write_trellis_block(const write_tensor &w, int index, void *scratch) {
+template <class format, int n>
+static __device__ __forceinline__ void write_trellis_block(const write_tensor &w, int index, void *scratch) {
     const branch_costs<format> costs(threadIdx.x / 32 >= trellis_tries);
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -91,7 +97,8 @@ static __device__ __forceinline__ bool is_trellis(int format) {
 }
 
 // Scalar formats: a warp a block. blockIdx.y = tensor.
-static __global__ void __launch_bounds__(scalar_warps * 32) write_scalar_kernel(const __grid_constant__ write_params p) {
+static __global__ void __launch_bounds__(scalar_warps * 32)
+    write_scalar_kernel(const __grid_constant__ write_params p) {
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x * scalar_warps + threadIdx.x / 32;
     wait_for_previous_kernel();
@@ -107,7 +114,8 @@ static __global__ void __launch_bounds__(scalar_warps * 32) write_scalar_kernel(
 }
 
 // Any format: a thread block a block; scalar ones leave all warps but one idle.
-static __global__ void __launch_bounds__(trellis_warps * 32) write_trellis_kernel(const __grid_constant__ write_params p) {
+static __global__ void __launch_bounds__(trellis_warps * 32)
+    write_trellis_kernel(const __grid_constant__ write_params p) {
     __shared__ __align__(16) trellis_scratch<128> scratch[trellis_tries];
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x;
@@ -148,14 +156,17 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
     if (trellis) {
         return launch_overlapped(write_trellis_kernel, dim3(blocks, tensors), trellis_warps * 32, 0, stream, p);
     }
-    return launch_overlapped(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors), scalar_warps * 32, 0, stream, p);
+    return launch_overlapped(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors),
+                             scalar_warps * 32, 0, stream, p);
 }
 
-// ---- reading back ----------------------------------------------------------------------------------------------------
+// ---- reading back
+// ----------------------------------------------------------------------------------------------------
 
 static constexpr int read_warps = 8;
 
-template <class format, int n> static __device__ __forceinline__ void read_block(const read_tensor &r, const char *source, char *target, int block) {
+template <class format, int n>
+static __device__ __forceinline__ void read_block(const read_tensor &r, const char *source, char *target, int block) {
     const uint8_t *at = reinterpret_cast<const uint8_t *>(source) + block * format::block_bytes(n);
     float x[n / 32];
     decode_block<format, n>(at, x);
@@ -170,7 +181,9 @@ template <class format, int n> static __device__ __forceinline__ void read_block
     }
 }
 
-template <int n> static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source, char *target, int block) {
+template <int n>
+static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source, char *target,
+                                                      int block) {
     switch (r.format) {
         case KV_TURBO2: read_block<format_turbo2, n>(r, source, target, block); break;
         case KV_TURBO3: read_block<format_turbo3, n>(r, source, target, block); break;
@@ -191,8 +204,11 @@ static __global__ void __launch_bounds__(read_warps * 32) read_kernel(const __gr
         return;
     }
     const int block = (int) (index - row * blocks);
-    const int64_t plane = (int64_t) r.ne1 * r.ne2, i3 = row / plane, rest = row - i3 * plane, i2 = rest / r.ne1, i1 = rest - i2 * r.ne1;
-    const int64_t source_row = r.ids ? *reinterpret_cast<const int32_t *>(r.ids + i1 * r.ids_stride[0] + i2 * r.ids_stride[1] + i3 * r.ids_stride[2]) : i1;
+    const int64_t plane = (int64_t) r.ne1 * r.ne2, i3 = row / plane, rest = row - i3 * plane, i2 = rest / r.ne1,
+                  i1 = rest - i2 * r.ne1;
+    const int64_t source_row = r.ids ? *reinterpret_cast<const int32_t *>(r.ids + i1 * r.ids_stride[0] +
+                                                                          i2 * r.ids_stride[1] + i3 * r.ids_stride[2])
+                                     : i1;
     const char *source = r.source + source_row * r.source_stride[0] + i2 * r.source_stride[1] + i3 * r.source_stride[2];
     char *target = r.target + i1 * r.target_stride[0] + i2 * r.target_stride[1] + i3 * r.target_stride[2];
     if (r.block == 128) {
@@ -207,7 +223,8 @@ cudaError_t read_rows(const read_tensor &args, cudaStream_t stream) {
     if (blocks == 0) {
         return cudaSuccess;
     }
-    return launch_overlapped(read_kernel, dim3((unsigned) ((blocks + read_warps - 1) / read_warps)), read_warps * 32, 0, stream, args);
+    return launch_overlapped(read_kernel, dim3((unsigned) ((blocks + read_warps - 1) / read_warps)), read_warps * 32, 0,
+                             stream, args);
 }
 
 } // namespace turbo_cuda

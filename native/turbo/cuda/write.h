@@ -8,15 +8,15 @@ namespace turbo_cuda {
 
 // Rows of f32 (or, for copies, f16) to encode. Row r of n_rows has index (i1, i2, i3) = r in base (ne1, ne2).
 struct write_tensor {
-    const char *source; // row values contiguous
+    const char *source;       // row values contiguous
     int64_t source_stride[3]; // bytes, dims 1-3
-    int source_half;    // the source is f16
-    char *target;       // blocks of a row contiguous
+    int source_half;          // the source is f16
+    char *target;             // blocks of a row contiguous
     int64_t target_stride[3];
     const char *ids; // row index in dim 1 of the target for (i1, i2 % ids_ne[1], i3 % ids_ne[2]), or null: i1
     int64_t ids_stride[3];
-    int ids_ne[2]; // of dims 1 and 2
-    int ids_64;    // i64, else i32
+    int ids_ne[2];       // of dims 1 and 2
+    int ids_64;          // i64, else i32
     const float *centre; // subtracted from every row (row_values of them), or null
     int format, block;   // turbo format, values a block
     int row_values, ne1, ne2, n_rows;
@@ -39,7 +39,7 @@ struct read_tensor {
 };
 cudaError_t read_rows(const read_tensor &args, cudaStream_t stream);
 
-// The same for whole tensors to f16 without ids, faster. Target rows 8-byte aligned.
+// The same for whole tensors to f16 without ids, faster. Target rows 16-byte aligned.
 cudaError_t lift_rows(const read_tensor &args, cudaStream_t stream);
 
 } // namespace turbo_cuda

@@ -1,11 +1,9 @@
 #include "turbo/llama/kv_centering.h"
 
 #include "llama-context.h"
-#include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
-#include "llama-memory-hybrid-iswa.h"
-#include "llama-memory-hybrid.h"
 #include "llama-model.h"
+#include "turbo/llama/kv_caches.h"
 #include "turbo/llama/kv_center.h"
 
 #include <algorithm>
@@ -134,25 +132,12 @@ std::string turbo_center_install(llama_context * ctx, const std::vector<std::vec
     if (!refusal.empty()) {
         return refusal;
     }
-    std::vector<llama_kv_cache *> caches;
-    llama_memory_t memory = ctx->get_memory();
-    const auto add_iswa = [&](const llama_kv_cache_iswa * iswa) {
-        caches.push_back(iswa->get_base());
-        caches.push_back(iswa->get_swa());
-    };
-    if (auto * plain = dynamic_cast<llama_kv_cache *>(memory)) {
-        caches.push_back(plain);
-    } else if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
-        add_iswa(iswa);
-    } else if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
-        caches.push_back(hybrid->get_mem_attn());
-    } else if (auto * hybrid_iswa = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
-        add_iswa(hybrid_iswa->get_mem_attn());
-    } else {
+    const std::vector<turbo_kv_cache_ref> caches = turbo_kv_caches(ctx->get_memory());
+    if (caches.empty()) {
         return "this model's memory is of a kind whose keys are not centred";
     }
-    for (llama_kv_cache * cache : caches) {
-        if (!turbo_kv_centering::install(cache, ctx, mean_keys, roped)) {
+    for (const turbo_kv_cache_ref & ref : caches) {
+        if (!turbo_kv_centering::install(ref.cache, ctx, mean_keys, roped)) {
             return "no memory for the centres";
         }
     }

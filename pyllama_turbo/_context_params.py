@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,23 +99,37 @@ def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple
     shape = model.shape
     if not shape.layers:
         return
-    need = kv_bytes(shape, plan, n_ctx)
     rows = min(outputs_max(options), options.n_ubatch)
-    compute = compute_bytes(replace(shape, n_vocab=0), options.n_ubatch, mask_cells(shape, plan, n_ctx)) + 4 * rows * shape.n_vocab
+
+    def parts(tokens: int) -> tuple[int, int]:
+        compute = compute_bytes(replace(shape, n_vocab=0), options.n_ubatch, mask_cells(shape, plan, tokens))
+        return kv_bytes(shape, plan, tokens).total, compute + 4 * rows * shape.n_vocab
+
+    cache, compute = parts(n_ctx)
     free_of = {d.name: d.free_bytes for d in devices() if d.kind != "cpu"}
     host = free_host_bytes()
     for name, share in _device_shares(model, options).items():
         free = free_of.get(name, host)
-        wanted = int(need.total * share) + compute
+        wanted = int(cache * share) + compute
         if free is None or wanted <= free:
             continue
-        fits = int((free - compute - need.fixed * share) / (need.per_token * share)) if need.per_token else 0
-        fits = max(fits, 0) // 256 * 256
+        fits = _largest(n_ctx, parts, share, free)
         raise errors.MemoryLimitError(
             f"a context of {n_ctx:,} tokens does not fit: its {types[0].family}/{types[1].family} KV cache takes "
-            f"{_gib(need.total * share)} on {name} ({len(shape.layers)} layers, {need.per_token:,} bytes a token) and "
-            f"computing about {_gib(compute)}, together {_gib(wanted)}; free are {_gib(free)}",
+            f"{_gib(cache * share)} on {name} ({len(shape.layers)} layers, "
+            f"{kv_bytes(shape, plan, n_ctx).per_token:,} bytes a token) and computing about {_gib(compute)}, "
+            f"together {_gib(wanted)}; free are {_gib(free)}",
             asked=wanted,
             limit=free,
             hint=f"about {fits:,} tokens would fit; choose a smaller n_ctx or KV type, or pass check_memory=False",
         )
+
+
+def _largest(limit: int, parts: Callable[[int], tuple[int, int]], share: float, free: int) -> int:
+    """The largest multiple of 256 below `limit` whose share of the cache and computing stay within `free`; 0 if none does."""
+    low, high = 0, limit // 256
+    while low < high:
+        middle = (low + high + 1) // 2
+        cache, compute = parts(middle * 256)
+        low, high = (middle, high) if int(cache * share) + compute <= free else (low, middle - 1)
+    return low * 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import TurboError
+from ..errors import TurboError, UnsupportedError
 from ..models import resolve
 from ..options import parse_size
 from ._lab import (
@@ -79,7 +79,7 @@ def command(
     with load_model(resolve(model), **model_keywords(values)) as opened:
         candidates = _fitting(opened, wanted, memory)
         measured = _measure(opened, candidates, gates, chunks, every, results, values)
-        advice = choose([_with_speed(opened, c, values) for c in measured])
+        advice = choose([_with_speed(opened, c, wanted, values) for c in measured])
     if as_json:
         print_json({"n_ctx": wanted, "gates": [str(g) for g in gates], **asdict(advice)})
     else:
@@ -144,20 +144,29 @@ def _measure(
     return done
 
 
-def _with_speed(model: Model, candidate: Candidate, values: dict[str, Any]) -> Candidate:
-    """The candidate with its decode rate, if it passed."""
+def _with_speed(model: Model, candidate: Candidate, n_ctx: int, values: dict[str, Any]) -> Candidate:
+    """The candidate with its decode rate at the end of the context, if it passed or is f16 (to compare with)."""
+    if not (candidate.passed or (candidate.fits and candidate.pair == ("f16", "f16"))):
+        return candidate
+    depth = max(n_ctx - 2 * SPEED_TOKENS, 0)
+    try:
+        return replace(candidate, tok_s=_speed(model, candidate, depth, "synthetic", values), speed_depth=depth)
+    except UnsupportedError:  # this cache cannot be filled at once, and a prompt of that length would take long
+        return replace(candidate, tok_s=_speed(model, candidate, 0, "auto", values))
+
+
+def _speed(model: Model, candidate: Candidate, depth: int, fill_mode: str, values: dict[str, Any]) -> float:
+    """Tokens per second, the middle one of three samples."""
     from ..bench.cases import Case, Test
     from ..bench.runner import BenchOptions, Subject
 
-    if not candidate.passed:
-        return candidate
-    options = BenchOptions(repeats=3, context=context_keywords(values))
-    subject = Subject(model, Case(Test(0, SPEED_TOKENS), 0, candidate.pair), options)
+    options = BenchOptions(repeats=3, fill_mode=fill_mode, context=context_keywords(values))
+    subject = Subject(model, Case(Test(0, SPEED_TOKENS), depth, candidate.pair), options)
     try:
         subject.warm_up()
         for _ in range(options.repeats):
             subject.sample()
-        return replace(candidate, tok_s=1e9 * SPEED_TOKENS / sorted(subject.samples)[1])
+        return 1e9 * SPEED_TOKENS / sorted(subject.samples)[1]
     finally:
         subject.close()
 
@@ -174,6 +183,8 @@ def _show(advice: Advice, n_ctx: int, gates: Sequence[Gate]) -> None:
         )
     print_table(("K/V", "CACHE", "ALL MEMORY", "MEAN KLD", "SAME TOP %", "TOKENS/S", "VERDICT"), rows)
     note(f"\n{n_ctx:,} tokens of context; wanted: {', '.join(str(g) for g in gates)}")
+    if depths := sorted({c.speed_depth for c in advice.candidates if c.tok_s is not None}):
+        note(f"speed behind {' and '.join(f'{depth:,}' for depth in depths)} tokens")
     chosen = advice.chosen
     if chosen is None:
         note("no pair fits and passes: shorten the context, give more memory, or ask for less quality")

@@ -26,6 +26,7 @@ __all__ = ["Recorder", "find_library", "parse_records"]
 _MEMCPY, _MEMSET, _KERNEL = 1, 2, 10
 _BUFFER_BYTES = 8 << 20
 _ALIGN = 8
+_RECORDERS: list[Recorder] = []
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
@@ -68,7 +69,8 @@ class Recorder:
         self._lib = library if library is not None else ctypes.CDLL(find_library())
         self._buffers: dict[int, Any] = {}
         self._raw: list[bytes] = []
-        # ctypes forgets a callback that nobody holds; CUPTI would then call freed memory.
+        # CUPTI may call back as long as the process lives, so the callbacks, and with them this object, do too.
+        _RECORDERS.append(self)
         self._requested = ctypes.CFUNCTYPE(
             None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
         )(self._on_request)

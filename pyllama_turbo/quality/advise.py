@@ -38,7 +38,7 @@ class Candidate:
         fits: whether that is within the limit.
         kld, kld_se, same_top: measured quality; None if it was not measured.
         passed: whether it passed the gates; None if it was not measured.
-        tok_s: decode rate, None if it was not measured.
+        tok_s: decode rate behind `speed_depth` tokens, None if it was not measured.
         reason: why it is not recommended, "" for one that could be.
     """
 
@@ -52,6 +52,7 @@ class Candidate:
     same_top: float | None = None
     passed: bool | None = None
     tok_s: float | None = None
+    speed_depth: int = 0
     reason: str = ""
 
     @property

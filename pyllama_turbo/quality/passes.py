@@ -75,13 +75,13 @@ class ContextSource:
 
 def context_keywords(plan: ScorePlan) -> dict[str, Any]:
     """Keywords of a context that can run a plan: room, batches, rows of logits."""
-    room = -(-plan.n_ctx // 256) * 256
+    room = -(-plan.n_fed // 256) * 256
     return {
         "n_ctx": room * plan.parallel,
         "n_seq_max": plan.parallel,
         "n_batch": max(plan.n_batch, plan.parallel),
         "n_ubatch": max(plan.n_batch, plan.parallel),
-        "n_outputs_max": max(min(plan.n_batch, plan.n_ctx), plan.parallel),
+        "n_outputs_max": max(min(plan.n_batch, plan.n_fed), plan.parallel),
     }
 
 
@@ -103,9 +103,8 @@ def run(source: LogitSource, plan: ScorePlan, start: int = 0) -> Iterator[Piece]
 
 def _batches(source: LogitSource, plan: ScorePlan, chunk: int) -> Iterator[Piece]:
     tokens = plan.tokens[chunk].tolist()
-    # The last token predicts nothing that is scored, but stays in: batches are then those of llama.cpp's tool.
-    for begin in range(0, plan.n_ctx, plan.n_batch):
-        end = min(begin + plan.n_batch, plan.n_ctx)
+    for begin in range(0, plan.n_fed, plan.n_batch):
+        end = min(begin + plan.n_batch, plan.n_fed)
         wanted = [plan.first <= i < plan.last for i in range(begin, end)]
         logits = source.feed(tokens[begin:end], range(begin, end), [0] * (end - begin), wanted)
         if logits is not None:

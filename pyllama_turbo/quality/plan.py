@@ -71,6 +71,12 @@ class ScorePlan:
         return self.n_chunk * self.per_chunk
 
     @property
+    def n_fed(self) -> int:
+        """Tokens of a chunk that are computed: those with a scored position and all before. Where the second half is
+        scored it is the whole chunk, so that batches are those of llama.cpp's tool."""
+        return self.n_ctx if self.half else self.last
+
+    @property
     def half(self) -> bool:
         """Whether the second half of each chunk is scored, as llama.cpp's perplexity tool does."""
         return self.first == self.n_ctx // 2 and self.last == self.n_ctx - 1

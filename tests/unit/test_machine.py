@@ -71,7 +71,7 @@ def test_the_check_can_be_switched_off(lib: FakeLib, model: Model, monkeypatch: 
 def test_a_compressed_cache_fits_where_f16_does_not(
     lib: FakeLib, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_context_params, "free_host_bytes", lambda: 40 << 20)
+    monkeypatch.setattr(_context_params, "free_host_bytes", lambda: 100 << 20)
     model.context(65536, kv="turbo3")
     with pytest.raises(errors.MemoryLimitError):
         model.context(65536, kv="f16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,11 @@ import pytest
 
 from pyllama_turbo.errors import OptionError, StateError
 from pyllama_turbo.quality import basefile, measure, passes
+from pyllama_turbo.quality.advise import CANDIDATES, Candidate, choose, with_quality
 from pyllama_turbo.quality.divergence import Divergence, summarise
 from pyllama_turbo.quality.gates import LEVELS, Gate, judge, parse_gate
 from pyllama_turbo.quality.identity import GreedyRun, compare_runs
+from pyllama_turbo.quality.matrix import DEFAULT_PAIRS
 from pyllama_turbo.quality.needle import _prompt, make_needle
 from pyllama_turbo.quality.plan import ScorePlan, chunk_plan, range_plan
 from pyllama_turbo.quality.softmax import row_words
@@ -310,3 +312,30 @@ def test_needle_prompt_has_the_fact_at_its_depth() -> None:
         assert len(body) + len(question) == 400 and question == words(needle.question)
         place = int((400 - len(fact) - len(question)) * depth)
         assert body[place : place + len(fact)] == fact
+
+
+def candidate(k: str, v: str, n_bytes: int, **more: object) -> Candidate:
+    return Candidate(k, v, n_bytes, n_bytes + 100, fits=True, **more)  # type: ignore[arg-type]
+
+
+def test_advice_is_the_smallest_that_passes() -> None:
+    gates = LEVELS["good"]
+    measured = {"status": "ok", **asdict(result(kld_mean=0.05, kld_se=0.01))}
+    good = with_quality(candidate("turbo3_tcq", "turbo3_tcq", 50), measured, gates)
+    worse = with_quality(candidate("turbo2", "turbo2", 30), {**measured, "kld_mean": 0.3}, gates)
+    better = with_quality(candidate("turbo3", "turbo3", 50), {**measured, "kld_mean": 0.04}, gates)
+    dear = with_quality(candidate("q8_0", "q8_0", 90), {**measured, "kld_mean": 0.001}, gates)
+    broken = with_quality(candidate("x", "x", 1), {"status": "failed", "reason": "no head dims"}, gates)
+    assert (good.passed, worse.passed, broken.passed) == (True, False, False)
+    assert worse.reason == "kld 0.3, kld <= 0.08" and broken.reason == "no head dims"
+    assert choose([worse, broken, good, better, dear]).chosen is better
+    assert choose([worse, replace(good, fits=False), dear]).chosen is dear
+    assert choose([worse, broken, candidate("y", "y", 1)]).chosen is None
+
+
+def test_keys_never_get_fewer_bits_than_values() -> None:
+    bits = {"turbo2": 2, "turbo3": 3, "turbo4": 4, "q8_0": 8, "f16": 16}
+    for k, v in (*CANDIDATES, *DEFAULT_PAIRS):
+        names = [name.removesuffix("_tcq") for name in (k, v)]
+        if "q4_0" not in names:
+            assert bits[names[0]] >= bits[names[1]]

@@ -14,6 +14,16 @@ add_custom_command(
     DEPENDS ${native_sources} "${TURBO_ROOT}/scripts/build_header.py"
     VERBATIM)
 
+# Link archives whole. By file name and linker flag: CMake's own WHOLE_ARCHIVE feature refuses, before 3.30, a target that
+# is also linked plainly by others.
+function(turbo_keep_whole target)
+    foreach (archive ${ARGN})
+        list(APPEND files "$<TARGET_FILE:${archive}>")
+    endforeach()
+    list(JOIN files "," files)
+    target_link_libraries(${target} PRIVATE "-Wl,--whole-archive,${files},--no-whole-archive" ${ARGN})
+endfunction()
+
 add_library(llama_turbo SHARED ${shim} "${build_header}")
 target_include_directories(llama_turbo PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated"
     "${TURBO_UPSTREAM_TREE}/src" "${TURBO_UPSTREAM_TREE}/common" "${TURBO_UPSTREAM_TREE}/ggml/src")
@@ -27,13 +37,12 @@ if (TURBO_UPSTREAM_TOOLS)
     if (TURBO_USE_CUDA)
         list(APPEND archives ggml-cuda)
     endif()
-    foreach (archive ${archives})
-        target_link_libraries(llama_turbo PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${archive}>")
-    endforeach()
+    turbo_keep_whole(llama_turbo ${archives})
 else()
     set(exports "${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.map")
     # llama.h's functions are reached from Python only, so the linker must be told to keep them.
-    target_link_libraries(llama_turbo PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,llama>" llama-common ggml ggml-base ggml-cpu)
+    turbo_keep_whole(llama_turbo llama)
+    target_link_libraries(llama_turbo PRIVATE llama-common ggml ggml-base ggml-cpu)
     target_link_options(llama_turbo PRIVATE "-Wl,--version-script=${exports}")
     set_target_properties(llama_turbo PROPERTIES LINK_DEPENDS "${exports}")
 endif()

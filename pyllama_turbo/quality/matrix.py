@@ -46,6 +46,7 @@ def run_pairs(
     results: ResultFile | None = None,
     text: str = "",
     keep_base: bool = False,
+    floor: bool = False,
     progress: Progress = lambda *_: None,
     show: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
@@ -61,6 +62,7 @@ def run_pairs(
         results: file the records go to; pairs that are in it already are not measured again.
         text: name of the text.
         keep_base: leave the bases in `folder`.
+        floor: measure the floor of each plan too, before the pairs (see `reference.FLOOR`).
         progress: told label, scored tokens and their total.
         show: given each record as soon as it is there.
 
@@ -70,10 +72,11 @@ def run_pairs(
     found = []
     for plan in plans:
         reference = Reference(model, plan, setting, folder, path=base, text=text)
-        for kv in pairs:
-            record = results.find(**reference.done(kv)) if results is not None else None
+        wanted = [(kv, False) for kv in pairs]
+        for kv, is_floor in [(("f16", "f16"), True), *wanted] if floor else wanted:
+            record = results.find(**reference.done(kv, floor=is_floor)) if results is not None else None
             if record is None:
-                record = reference.measure(kv, progress)
+                record = reference.measure(kv, progress, floor=is_floor)
                 if results is not None:
                     results.append(record)
             show(record)

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..model import Model
 
-__all__ = ["Reference", "Setting", "divergence_of", "layer_types"]
+__all__ = ["FLOOR", "Reference", "Setting", "divergence_of", "layer_types"]
+
+# f16 without flash attention: the same cache, the same mathematics, other roundings. On the CPU, weights meet
+# activations rounded to 8 bits, and the least change anywhere rolls those dice anew. What that does to the predictions
+# is part of every other divergence too, and no cache can be measured to be better.
+FLOOR = {"flash_attn": "off"}
 
 Progress = Callable[[str, int, int], None]  # label, done, total
 
@@ -124,21 +129,28 @@ class Reference:
         self.base = base
         return base
 
-    def measure(self, kv: tuple[str, str], progress: Progress = lambda *_: None) -> dict[str, Any]:
+    def measure(
+        self, kv: tuple[str, str], progress: Progress = lambda *_: None, *, floor: bool = False
+    ) -> dict[str, Any]:
         """The record of one KV pair; one that cannot be measured says why.
 
         An interrupted run leaves its scores beside the base and goes on from there.
+
+        Args:
+            kv: the pair.
+            progress: told what is done.
+            floor: without flash attention, which changes roundings and nothing else (see `FLOOR`).
         """
-        common = self._common(kv)
+        common = self._common(kv, floor)
         try:
             base = self.base or self.make(progress)
-            keywords = {**self.setting.context, "kv": kv}
+            keywords = {**self._context(floor), "kv": kv}
             keep = self.path.with_name(f"{self.path.name}.{self._key({'kv': kv, 'context': keywords})}.npz")
             start = time.monotonic()
             calibrating = {"progress": lambda share: progress("mean keys", int(100 * share), 100)}
             source = open_source(self.model, self.plan, **keywords, **calibrating)
             with source.context as context:
-                label = "/".join(dict.fromkeys(kv))
+                label = "floor" if floor else "/".join(dict.fromkeys(kv))
                 scores = score(source, self.plan, base, lambda n: progress(label, n, self.plan.n_scored), keep)
                 facts = _cache_facts(context)
             keep.unlink(missing_ok=True)
@@ -146,7 +158,10 @@ class Reference:
             return {**common, "status": "failed", "reason": error.message}
         return {**common, "status": "ok", **facts, "seconds": time.monotonic() - start, **asdict(summarise(scores))}
 
-    def _common(self, kv: tuple[str, str]) -> dict[str, Any]:
+    def _context(self, floor: bool) -> dict[str, Any]:
+        return {**self.setting.context, **(FLOOR if floor else {})}
+
+    def _common(self, kv: tuple[str, str], floor: bool) -> dict[str, Any]:
         plan = self.plan
         return {
             "kind": "kld",
@@ -154,6 +169,7 @@ class Reference:
             "model_type": self.model.facts.description,
             "type_k": kv[0],
             "type_v": kv[1],
+            "floor": floor,
             "path": plan.path,
             "n_ctx": plan.n_ctx,
             "n_chunk": plan.n_chunk,
@@ -165,13 +181,26 @@ class Reference:
             "tokens": plan.text_hash,
             "digest": self.setting.digest,
             "backend": self.setting.backend,
-            "context": json.loads(json.dumps(dict(self.setting.context), default=str)),
+            "context": json.loads(json.dumps(self._context(floor), default=str)),
         }
 
-    def done(self, kv: tuple[str, str]) -> dict[str, Any]:
+    def done(self, kv: tuple[str, str], *, floor: bool = False) -> dict[str, Any]:
         """The fields that a finished record of this pair has, for finding it in a result file."""
-        keys = ("model", "type_k", "type_v", "path", "n_batch", "parallel", "tokens", "digest", "backend", "context")
-        return {"kind": "kld", "status": "ok"} | {key: self._common(kv)[key] for key in keys}
+        keys = (
+            "model",
+            "type_k",
+            "type_v",
+            "floor",
+            "path",
+            "n_batch",
+            "parallel",
+            "tokens",
+            "digest",
+            "backend",
+            "context",
+        )
+        common = self._common(kv, floor)
+        return {"kind": "kld", "status": "ok"} | {key: common[key] for key in keys}
 
     def discard(self) -> None:
         """Delete the base if its name was made here."""

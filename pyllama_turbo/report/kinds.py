@@ -13,6 +13,8 @@ _BITS = re.compile(r"(?:turbo|q|f|bf)(\d+)")
 
 def pair_name(record: Mapping[str, Any]) -> str:
     """Short name of a record's KV pair: one name where K and V agree."""
+    if record.get("floor"):
+        return "floor (f16, other roundings)"
     k, v = record["type_k"], record["type_v"]
     return str(k) if k == v else f"{k}/{v}"
 

@@ -66,16 +66,19 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
     for (model, path, n_ctx, _), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
+        floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
         if len(measured) < 2:
             continue
         x_low, x_high = min(r["kv_bits"] for r in measured), max(r["kv_bits"] for r in measured)
-        low, high = _spread([r["kld_mean"] for r in measured], 1.6)
+        low, high = _spread([*(r["kld_mean"] for r in measured), floor], 1.6)
         chart = Chart(
             Axis("bits a cached value", x_low - 0.5, x_high + 0.5),
             Axis("mean KL divergence, nats", low, high, log=True),
             model,
         )
         chart.line(_pareto([(r["kv_bits"], r["kld_mean"]) for r in measured]), "pareto", dashed=True)
+        if floor:
+            chart.level(floor, "floor: f16 with other roundings")
         for r in measured:
             tip = f"{pair_name(r)}: {r['kld_mean']:.4f} ± {r['kld_se']:.4f} at {r['kv_bits']:.3f} bits"
             chart.error(r["kv_bits"], max(r["kld_mean"] - r["kld_se"], low), r["kld_mean"] + r["kld_se"], css_class(r))
@@ -202,7 +205,7 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
 def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
     found = []
     bench = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
-    kld = _good(records, "kld")
+    kld = [r for r in _good(records, "kld") if not r.get("floor")]
     deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in _groups(bench, "model_filename").items()}
     for file, depth in deepest.items():
         rows = [r for r in bench if r["model_filename"] == file and r["n_depth"] == depth]

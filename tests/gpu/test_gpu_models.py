@@ -61,9 +61,11 @@ def test_gpu_gives_the_cpu_logits(kv: str, shape: str, tiny_model: Callable[...,
         cpu = logits_of(path, kv, on_gpu=False, one_by_one=one_by_one)
         gpu = logits_of(path, kv, on_gpu=True, one_by_one=one_by_one)
         assert np.isfinite(gpu).all()
-        # The quantiser moves the logits; two backends may differ by a fraction of that and of the arithmetic's own noise.
-        moved = difference(cpu, reference)
-        assert difference(gpu, cpu) < max(0.02, 0.5 * moved), (kv, shape, one_by_one, moved)
+        # Quantising moves the logits. Both backends must move them equally far from f16, and lie no further apart than two
+        # independent quantisations would: keys that differ in the last bits before encoding may get other codes.
+        moved_cpu, moved_gpu = difference(cpu, reference), difference(gpu, reference)
+        assert moved_gpu < 1.15 * moved_cpu + 0.003, (kv, shape, one_by_one, moved_cpu, moved_gpu)
+        assert difference(gpu, cpu) < 1.3 * moved_cpu + 0.003, (kv, shape, one_by_one)
 
 
 @pytest.mark.parametrize("kv", ["f16", "q8_0", "turbo3", "turbo3_tcq"])

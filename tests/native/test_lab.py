@@ -179,8 +179,10 @@ def test_kld_command(tiny: Model, tmp_path: Path, capfd: pytest.CaptureFixture[s
     code, text, err = command(capfd, *base, "-kv", "q8_0,turbo3", "--gate", "kld<=100")
     assert code == 0 and "turbo3" in text and "gate turbo3 (prefill): passed" in err
     code, text, _ = command(capfd, *base, "-kv", "q8_0,turbo3", "--gate", "kld<=0", "--json")
-    assert code == 1 and [r["type_k"] for r in json.loads(text)] == ["q8_0", "turbo3"]
-    assert [r["kind"] for r in read_records([out])] == ["provenance", "kld", "kld"]
+    assert code == 1 and [(r["type_k"], r["floor"]) for r in json.loads(text)] == [
+        ("f16", True), ("q8_0", False), ("turbo3", False),
+    ]  # fmt: skip
+    assert [r["kind"] for r in read_records([out])] == ["provenance", "kld", "kld", "kld"]
     code, _, err = command(capfd, *base, "--gate", "beautiful")
     assert code == 2 and "no gate" in err
 
@@ -228,3 +230,13 @@ def test_advise_command(tiny: Model, capfd: pytest.CaptureFixture[str]) -> None:
     assert sizes == sorted(sizes)
     code, text, _ = command(capfd, *base, "--memory", 1000)
     assert code == 1 and json.loads(text)["chosen"] is None
+
+
+def test_switches_are_measured_in_processes_of_their_own(tiny: Model, capfd: pytest.CaptureFixture[str]) -> None:
+    base = ("bench", "-m", tiny.path, "-p", 0, "-n", 2, "-r", 1, "-t", 1, "--no-calibrate", "--no-interleave")
+    code, text, _ = command(capfd, *base, "--switches", "fused,graphs")
+    lines = text.splitlines()
+    assert code == 0 and lines[0].split() == ["graphs=off", "graphs=on", "graphs", "gain"]
+    assert [line.split()[0] for line in lines[1:]] == ["fused=off", "fused=on"]
+    assert all(float(cell) > 0 for line in lines[1:] for cell in line.split()[1:3])
+    assert command(capfd, *base, "--switches", "magic")[0] == 2

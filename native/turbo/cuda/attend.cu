@@ -99,6 +99,8 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     }
     if (heads_per_block > 0) {
         plan.heads_per_block = heads_per_block;
+    } else if (args.n_kv <= 16 * warps) {
+        plan.heads_per_block = 1; // every warp takes one slice of the cache, nothing is left to merge
     }
     const int width = std::max(1, args.multiprocessors / std::max(1, args.n_streams * column_blocks *
                                                                          (args.n_head_kv / plan.heads_per_block)));

@@ -81,29 +81,56 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     return true;
 }
 
+// The next node after i that computes something, n_nodes if there is none.
+static int next_computing(const ggml_cgraph *cgraph, int i) {
+    do {
+        i++;
+    } while (i < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[i]->op));
+    return i;
+}
+
+static bool writes_turbo(const ggml_tensor *node) {
+    return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && (node->flags & GGML_TENSOR_FLAG_COMPUTE);
+}
+
+// Is this SUB the centring of keys, one f32 row taken from every row, whose result only the write at `write` reads?
+static bool centres_for(ggml_cgraph *cgraph, int sub, int write) {
+    const ggml_tensor *keys = cgraph->nodes[sub]->src[0], *centre = cgraph->nodes[sub]->src[1];
+    return keys->type == GGML_TYPE_F32 && keys->nb[0] == sizeof(float) && centre->type == GGML_TYPE_F32 &&
+           ggml_is_contiguous(centre) && ggml_nelements(centre) == keys->ne[0] && centre->ne[0] == keys->ne[0] &&
+           cgraph->nodes[write]->src[0] == cgraph->nodes[sub] && ggml_node_has_n_uses(cgraph, sub, 1);
+}
+
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
-    ggml_tensor *first = cgraph->nodes[i];
     // with concurrent streams, V may be computed on another one
-    if (first->op != GGML_OP_SET_ROWS || !turbo_type_is(first->type) || ctx.curr_stream_no != 0) {
+    if (ctx.curr_stream_no != 0) {
         return 0;
     }
-    int next = i + 1;
-    while (next < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[next]->op)) {
-        next++;
-    }
-    if (next == cgraph->n_nodes) {
+    const bool centred = cgraph->nodes[i]->op == GGML_OP_SUB;
+    const int at = centred ? next_computing(cgraph, i) : i;
+    if (at >= cgraph->n_nodes || !writes_turbo(cgraph->nodes[at]) || (centred && !centres_for(cgraph, i, at))) {
         return 0;
     }
-    ggml_tensor *second = cgraph->nodes[next];
-    const bool pair = second->op == GGML_OP_SET_ROWS && turbo_type_is(second->type) &&
-                      (second->flags & GGML_TENSOR_FLAG_COMPUTE) && first->data != second->data &&
+    ggml_tensor *first = cgraph->nodes[at];
+    write_tensor k = make_set_rows(first);
+    if (centred) {
+        const ggml_tensor *keys = cgraph->nodes[i]->src[0];
+        k.source = (const char *) keys->data;
+        for (int d = 0; d < 3; d++) {
+            k.source_stride[d] = keys->nb[d + 1];
+        }
+        k.centre = (const float *) cgraph->nodes[i]->src[1]->data;
+    }
+    const int next = next_computing(cgraph, at);
+    ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
+    const bool pair = second != nullptr && writes_turbo(second) && first->data != second->data &&
                       second->src[0]->data != first->data;
-    if (!pair) {
+    if (!pair && !centred) {
         return 0;
     }
-    const write_tensor v = make_set_rows(second);
-    CUDA_CHECK(turbo_cuda::write_rows(make_set_rows(first), &v, ctx.stream()));
-    return next - i;
+    const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
+    CUDA_CHECK(turbo_cuda::write_rows(k, pair ? &v : nullptr, ctx.stream()));
+    return (pair ? next : at) - i;
 }
 
 // ---- attention

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -138,8 +139,15 @@ def _choose(folder: Path) -> tuple[str, Path]:
     )
 
 
+def _library_folder() -> Path:
+    """Where the builds lie: beside the extension module, which an editable install keeps apart from the sources."""
+    spec = importlib.util.find_spec("pyllama_turbo._ffi")
+    home = Path(spec.origin) if spec is not None and spec.origin else Path(__file__)
+    return home.parent / "lib"
+
+
 def _load() -> Binding:
-    backend, path = _choose(Path(__file__).parent / "lib")
+    backend, path = _choose(_library_folder())
     try:
         module = importlib.import_module("pyllama_turbo._ffi")
     except ImportError as error:

@@ -6,7 +6,7 @@ function(turbo_upstream_tool name)
     target_include_directories(${name} PRIVATE "${TURBO_INCLUDE}" "${TURBO_UPSTREAM_TREE}/include" "${TURBO_UPSTREAM_TREE}/ggml/include"
         "${TURBO_UPSTREAM_TREE}/common" "${TURBO_UPSTREAM_TREE}/src" "${TURBO_UPSTREAM_TREE}/ggml/src" "${TURBO_UPSTREAM_TREE}/vendor")
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tools"
-        BUILD_RPATH "$ORIGIN/.." BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/..;$ORIGIN")
+        BUILD_RPATH "$ORIGIN/../lib/${TURBO_LIB_KIND}" BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../lib/${TURBO_LIB_KIND};$ORIGIN")
 endfunction()
 
 file(GLOB bench "${TURBO_UPSTREAM_TREE}/tools/llama-bench/*.cpp")

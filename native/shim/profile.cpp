@@ -45,6 +45,15 @@ bool on_node(ggml_tensor * t, bool ask, void * user_data) {
     return true;
 }
 
+// llama.cpp takes the callback from the context's parameters whenever it builds a graph, so it has to stand there; the
+// scheduler holds the one of the graph in use.
+void set_callback(llama_context * ctx, ggml_backend_sched_eval_callback callback, void * user_data) {
+    auto & params = const_cast<llama_cparams &>(ctx->get_cparams());
+    params.cb_eval = callback;
+    params.cb_eval_user_data = user_data;
+    ggml_backend_sched_set_eval_callback(ctx->get_sched(), callback, user_data);
+}
+
 }  // namespace
 
 int32_t turbo_profile_start(turbo_context * ctx, int32_t capacity) {
@@ -55,7 +64,7 @@ int32_t turbo_profile_start(turbo_context * ctx, int32_t capacity) {
         ctx->profile = std::make_unique<turbo_profile_record>();
         ctx->profile->capacity = (size_t) capacity;
         ctx->profile->start_ns = now_ns();
-        ggml_backend_sched_set_eval_callback(ctx->ctx->get_sched(), on_node, ctx->profile.get());
+        set_callback(ctx->ctx, on_node, ctx->profile.get());
         return TURBO_OK;
     });
 }
@@ -65,7 +74,7 @@ int32_t turbo_profile_stop(turbo_context * ctx) {
         if (!ctx->profile) {
             return turbo_fail(TURBO_E_ARGUMENT, "no profile was started");
         }
-        ggml_backend_sched_set_eval_callback(ctx->ctx->get_sched(), nullptr, nullptr);
+        set_callback(ctx->ctx, nullptr, nullptr);
         return TURBO_OK;
     });
 }

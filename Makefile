@@ -1,7 +1,7 @@
 # pyllama_turbo: `make` alone lists what there is.
 #
 # Variables: BACKEND=auto|cpu|cuda  ARCH=86 (CUDA; default: this machine's GPU)  JOBS=N (default: bounded by memory)
-#            PYTHON=python3  VENV=.venv (used unless a virtual environment is active)  ARGS="..." (for pytest, demo)
+#            GRAPHS=off (leave CUDA graphs out)  PYTHON=python3  VENV=.venv (used unless a virtual environment is active)  ARGS="..." (for pytest, demo)
 
 PYTHON  ?= python3
 BACKEND ?= auto
@@ -19,12 +19,13 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 # A CUDA compiler without a GPU is a build machine's: there `auto` means the CPU.
 CHOSEN := $(if $(filter auto,$(BACKEND)),$(if $(wildcard /dev/nvidia0 /dev/dxg),auto,cpu),$(BACKEND))
-CONFIG := --config-settings=cmake.define.TURBO_BACKEND=$(CHOSEN) $(if $(ARCH),--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=$(ARCH))
+DEFINE := --config-settings=cmake.define.
+CONFIG := $(DEFINE)TURBO_BACKEND=$(CHOSEN) $(if $(ARCH),$(DEFINE)CMAKE_CUDA_ARCHITECTURES=$(ARCH)) $(if $(filter off OFF,$(GRAPHS)),$(DEFINE)TURBO_CUDA_GRAPHS=OFF)
 PIP    := $(PY) -m pip --disable-pip-version-check
 OWN    := --no-build-isolation --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch build demo test build-and-test lint types wheel sdist doctor check-cuda test-gpu bench-gpu clean distclean
+.PHONY: help fetch build demo test build-and-test lint types wheel sdist doctor check-cuda test-gpu bench-gpu bench-kernels results clean distclean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +62,14 @@ doctor: ## Report what this machine and this build can do
 check-cuda: ## Compile our CUDA sources for sm_80 to sm_120 if nvcc is there (ARCH= for fewer)
 	@$(PYTHON) scripts/check_cuda.py $(ARCH)
 
-test-gpu: build ## Run the tests that need a GPU
-	@$(SETUP) test && $(PY) -m pytest tests/gpu $(ARGS)
+test-gpu: build ## Run the tests that need a GPU: kernels against float64, then models against the CPU
+	@$(SETUP) test && $(PY) scripts/gpu_check.py test && $(PY) -m pytest tests/gpu $(ARGS)
+
+bench-kernels: ## Time the CUDA kernels alone, a layer at a time
+	@$(PYTHON) scripts/gpu_check.py bench $(ARGS)
+
+results: ## Draw docs/results from its records
+	@$(PY) -m pyllama_turbo report docs/results/*.jsonl -o docs/results/report.html --markdown docs/results/README.md
 
 bench-gpu: build ## Measure the published GPU numbers on this machine
 	@$(PY) scripts/gpu_bench.py $(ARGS)

@@ -126,7 +126,7 @@ def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple
 
 
 def _largest(limit: int, parts: Callable[[int], tuple[int, int]], share: float, free: int) -> int:
-    """The largest multiple of 256 below `limit` whose share of the cache and computing stay within `free`; 0 if none does."""
+    """The largest multiple of 256 below `limit` whose cache share and computing stay within `free`; 0 if none does."""
     low, high = 0, limit // 256
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Centred keys: the mean key of every layer, measured once a model, kept in a sidecar, used by every compressed K cache.
+"""Centred keys: the mean key of every layer, measured once a model and used by every compressed K cache.
 
 Softmax does not change when one vector is subtracted from all keys a query sees, so a compressed cache stores keys less
 their mean. Some models need it (Qwen2.5 has key channels whose mean is 200 times their spread) and all gain. What is
@@ -32,12 +32,24 @@ if TYPE_CHECKING:
     from .model import Model
     from .options import ContextOptions
 
-__all__ = ["KeyMeans", "LayerMean", "calibrate", "fingerprint", "from_bias", "install", "load", "obtain", "plan_centering", "save", "sidecar"]
+__all__ = [
+    "KeyMeans",
+    "LayerMean",
+    "calibrate",
+    "fingerprint",
+    "from_bias",
+    "install",
+    "load",
+    "obtain",
+    "plan_centering",
+    "save",
+    "sidecar",
+]
 
 FORMAT = 1
 MAX_TOKENS = 768  # of the calibration text
-# Half the variance of a logit's error, nats, above which a layer's keys get q8_0. Well-behaved layers stay below 0.4 once
-# centred; the layers this is for reach 10 and more.
+# Half the variance of a logit's error, nats, above which a layer's keys get q8_0. Well-behaved layers stay below 0.4
+# once centred; the layers this is for reach 10 and more.
 DISTURBANCE_LIMIT = 2.0
 _SAMPLE_BYTES = 1 << 16
 _SAMPLES = 64
@@ -90,7 +102,7 @@ class KeyMeans:
 
 
 def fingerprint(path: Path) -> str:
-    """Identifies a model file by its size and 64 samples spread over it (hashing gigabytes would take longer than loading)."""
+    """Identifies a model file by its size and 64 samples spread over it (to hash it whole would outlast loading)."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -154,7 +166,9 @@ def calibration_text() -> str:
     return files("pyllama_turbo").joinpath("data/calibration.txt").read_text(encoding="utf-8")
 
 
-def calibrate(model: Model, *, text: str | None = None, n_threads: int = 0, progress: Progress | None = None) -> KeyMeans:
+def calibrate(
+    model: Model, *, text: str | None = None, n_threads: int = 0, progress: Progress | None = None
+) -> KeyMeans:
     """Measure the mean keys of a model over a text (the built-in one by default; its first 768 tokens).
 
     Args:
@@ -172,7 +186,13 @@ def calibrate(model: Model, *, text: str | None = None, n_threads: int = 0, prog
     out = b.ffi.new("turbo_keys **")
     with model.lock:
         status = b.lib.turbo_keys_calibrate(
-            model.pointer(), b.ffi.new("int32_t[]", tokens), len(tokens), n_threads, b.lib.turbo_py_progress, target, out
+            model.pointer(),
+            b.ffi.new("int32_t[]", tokens),
+            len(tokens),
+            n_threads,
+            b.lib.turbo_py_progress,
+            target,
+            out,
         )
     _native.check(b, status, asked=len(tokens))
     try:
@@ -245,12 +265,14 @@ def load(path: Path, model_path: Path) -> KeyMeans:
     return means
 
 
-def obtain(model: Model, choice: str, *, may_calibrate: bool = True, progress: Progress | None = None) -> tuple[KeyMeans | None, str]:
+def obtain(
+    model: Model, choice: str, *, may_calibrate: bool = True, progress: Progress | None = None
+) -> tuple[KeyMeans | None, str]:
     """Mean keys for a context, or None and the reason why its keys are stored as they are.
 
     Args:
         choice: "auto" (the sidecar, else a calibration that is kept there), "bias", "off", or the path of a file.
-        may_calibrate: with "auto" and no sidecar, whether to calibrate; otherwise the K bias is used where there is one.
+        may_calibrate: with "auto" and no sidecar, whether to calibrate; otherwise a K bias is used if there is one.
 
     Raises:
         UnsupportedError: "bias" or a path was asked for and cannot be used.
@@ -275,7 +297,7 @@ def plan_centering(
 ) -> tuple[KeyMeans | None, Centering]:
     """What a new context does about its keys: the mean keys to install, if any, and the report about it.
 
-    Float K types are left alone. Types of fewer than 8 bits give q8_0 keys to layers that a centre does not help enough.
+    Float K types are left alone. Types of fewer than 8 bits give q8_0 keys to layers that a centre hardly helps.
 
     Raises:
         As `obtain` and `calibrate`.

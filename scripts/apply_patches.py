@@ -142,7 +142,9 @@ def prepare(out: Path, profile: str, source: str | None, folder: Path, toml: Pat
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return digest
     tree = provide(profile, source, toml)
-    texts = patched_texts(tree, read_series(folder), load_pin(profile, toml))  # all patches apply, or nothing is touched
+    texts = patched_texts(
+        tree, read_series(folder), load_pin(profile, toml)
+    )  # all patches apply, or nothing is touched
     try:
         stamp.unlink(missing_ok=True)
         keep = {STAMP}

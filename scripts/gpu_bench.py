@@ -3,9 +3,10 @@
 
     gpu_bench.py [--shape qwen3moe-30b-a3b] [--depths 0,32768,131072] [--kv f16,turbo3,...] [--out docs/results]
 
-Speed does not depend on the values of the weights. The model (17 GB for the default shape) is written to --work and removed
-afterwards unless --keep. Every depth is measured with all types taken in turns in one process; long caches are filled with
-random blocks, not computed. Writes one JSON file with the GPU, driver, clocks and digest, and exits 1 if a row failed.
+Speed does not depend on the values of the weights. The model (17 GB for the default shape) is written to --work and
+removed afterwards unless --keep. Every depth is measured with all types taken in turns in one process; long caches are
+filled with random blocks, not computed. Writes one JSON file with the GPU, driver, clocks and digest, and exits 1 if a
+row failed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,30 @@ def gpu_facts() -> dict[str, str]:
 
 def bench(model: Path, depth: int, args: argparse.Namespace) -> dict[str, object]:
     """Rows of one depth; the command and its exit code beside them."""
-    command = [sys.executable, "-m", "pyllama_turbo", "bench", "-m", str(model), "-ngl", "all", "-kv", args.kv, "-p", args.prompt]
-    command += ["-n", str(args.n_gen), "-d", str(depth), "-r", str(args.repeats), "--fill", "synthetic" if depth else "auto"]
+    command = [
+        sys.executable,
+        "-m",
+        "pyllama_turbo",
+        "bench",
+        "-m",
+        str(model),
+        "-ngl",
+        "all",
+        "-kv",
+        args.kv,
+        "-p",
+        args.prompt,
+    ]
+    command += [
+        "-n",
+        str(args.n_gen),
+        "-d",
+        str(depth),
+        "-r",
+        str(args.repeats),
+        "--fill",
+        "synthetic" if depth else "auto",
+    ]
     command += ["--k-center", args.k_center, "--json"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -41,7 +64,13 @@ def bench(model: Path, depth: int, args: argparse.Namespace) -> dict[str, object
         rows = json.loads(done.stdout)
     except ValueError:
         rows = {"failed": done.stderr[-4000:]}
-    return {"depth": depth, "exit": done.returncode, "seconds": time.monotonic() - start, "rows": rows, "command": command[1:]}
+    return {
+        "depth": depth,
+        "exit": done.returncode,
+        "seconds": time.monotonic() - start,
+        "rows": rows,
+        "command": command[1:],
+    }
 
 
 def main() -> int:
@@ -61,7 +90,9 @@ def main() -> int:
     args = parser.parse_args()
     model = args.model or args.work / f"{args.shape}.gguf"
     if not model.exists():
-        subprocess.run([sys.executable, str(ROOT / "scripts" / "make_model.py"), str(model), "--shape", args.shape], check=True)
+        subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "make_model.py"), str(model), "--shape", args.shape], check=True
+        )
     result: dict[str, object] = {"gpu": gpu_facts(), "shape": args.shape, "runs": []}
     failed = False
     for depth in map(int, args.depths.split(",")):

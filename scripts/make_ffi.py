@@ -13,7 +13,9 @@ def main() -> None:
     """Command line entry: write the generated C file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--prelude", type=Path, required=True, help="C text in front of the generated code (the includes)")
+    parser.add_argument(
+        "--prelude", type=Path, required=True, help="C text in front of the generated code (the includes)"
+    )
     parser.add_argument("cdef", type=Path, nargs="+")
     args = parser.parse_args()
     ffi = FFI()

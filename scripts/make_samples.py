@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/samples.md: greedy text of real models with f16 and with compressed KV caches, side by side.
 
-    make_samples.py MODEL.gguf [MODEL.gguf ...]
+make_samples.py MODEL.gguf [MODEL.gguf ...]
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PROMPTS = (
 )
 HEAD = """# Samples
 
-Greedy text (temperature 0), {n} tokens, the same prompt and model with the KV cache in f16 and compressed. Small models drift apart
-after a few tokens with any change of arithmetic; what matters is that the compressed text reads like the f16 text. Numbers
-are in [quality.md](quality.md). Made by `python scripts/make_samples.py MODEL.gguf ...`.
+Greedy text (temperature 0), {n} tokens, the same prompt and model with the KV cache in f16 and compressed. Small models
+drift apart after a few tokens with any change of arithmetic; what matters is that the compressed text reads like the
+f16 text. Numbers are in [quality.md](quality.md). Made by `python scripts/make_samples.py MODEL.gguf ...`.
 """
 
 
@@ -36,7 +36,9 @@ def sample(path: Path, n: int) -> list[str]:
             for kv in KV:
                 with model.context(n_ctx=1024, kv=kv) as ctx:
                     text = ctx.complete(prompt, max_tokens=n, temperature=0)
-                    lines.append(f"**{kv}** ({ctx.kv.bits:.4g} bits a value)\n\n```text\n{(prompt + text).strip()}\n```\n")
+                    lines.append(
+                        f"**{kv}** ({ctx.kv.bits:.4g} bits a value)\n\n```text\n{(prompt + text).strip()}\n```\n"
+                    )
     return lines
 
 

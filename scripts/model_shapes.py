@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from gguf_writer import TENSOR_TYPES, GGUFWriter, tensor_bytes
 from tiny_vocab import CHAT_TEMPLATE, add_vocabulary
 

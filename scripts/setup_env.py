@@ -11,6 +11,7 @@ is quick and needs no network. Standard library only.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -50,6 +51,16 @@ def tools() -> list[str]:
     return wanted
 
 
+def check_compiler() -> None:
+    """Stop with one line where there is no C++ compiler: the build would fail much later, and at length."""
+    asked = os.environ.get("CXX", "").split()
+    if not any(shutil.which(name) for name in (asked[:1] or ["c++", "g++", "clang++"])):
+        raise SystemExit(
+            f"setup_env: no C++ compiler was found ({' '.join(asked) or 'c++, g++ or clang++'}). "
+            "On Debian and Ubuntu: apt install g++"
+        )
+
+
 def make_env(env: Path) -> Path:
     """Create the environment if needed; returns its interpreter."""
     python = env / "bin" / "python"
@@ -70,6 +81,7 @@ def main(argv: list[str]) -> int:
     if not argv:
         raise SystemExit(__doc__)
     env, extras = Path(argv[0]), argv[1:]
+    check_compiler()
     python = make_env(env)
     wanted = requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"), extras) + tools()
     stamp = env / f".turbo-{'-'.join(['base', *extras])}"

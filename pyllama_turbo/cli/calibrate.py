@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def command(model: str, file: str | None, out: str | None, threads: int, as_json: bool, **values: Any) -> int:
     """Measure the mean keys of a model.
 
-    The first context with a compressed K type does this by itself; this command does it anew, over a text of your own if you
-    like, and shows by layer how far 3-bit keys would disturb the attention, without and with centred keys. Layers that stay
-    above the limit get q8_0 keys.
+    The first context with a compressed K type does this by itself; this command does it anew, over a text of your
+    own if you like, and shows by layer how far 3-bit keys would disturb the attention, without and with centred
+    keys. Layers that stay above the limit get q8_0 keys.
     """
     from ..centers import DISTURBANCE_LIMIT, calibrate, save, sidecar
 

@@ -61,8 +61,8 @@ def test_gpu_gives_the_cpu_logits(kv: str, shape: str, tiny_model: Callable[...,
         cpu = logits_of(path, kv, on_gpu=False, one_by_one=one_by_one)
         gpu = logits_of(path, kv, on_gpu=True, one_by_one=one_by_one)
         assert np.isfinite(gpu).all()
-        # Quantising moves the logits. Both backends must move them equally far from f16, and lie no further apart than two
-        # independent quantisations would: keys that differ in the last bits before encoding may get other codes.
+        # Quantising moves the logits. Both backends must move them equally far from f16, and lie no further apart than
+        # two independent quantisations would: keys that differ in the last bits before encoding may get other codes.
         moved_cpu, moved_gpu = difference(cpu, reference), difference(gpu, reference)
         assert moved_gpu < 1.15 * moved_cpu + 0.003, (kv, shape, one_by_one, moved_cpu, moved_gpu)
         assert difference(gpu, cpu) < 1.3 * moved_cpu + 0.003, (kv, shape, one_by_one)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import apply_patches
+import pytest
 from apply_patches import PatchError, apply_hunks, parse_patch, prepare, read_series, tree_digest
 from fetch_upstream import NATIVE
 

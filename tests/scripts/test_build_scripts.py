@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import check_cuda
 import jobs
+import pytest
 import setup_env
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,8 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import fetch_upstream
+import pytest
 from fetch_upstream import FetchError, download, load_pin, provide
 
 ROOT = "pkg-1.0"

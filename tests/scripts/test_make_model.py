@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import make_model
+import model_shapes
 import numpy as np
 import pytest
 from gguf import GGUFReader
-
-import make_model
-import model_shapes
 
 CASES = [
     {"head_dim": 64},

@@ -36,7 +36,8 @@ bool turbo_key_stats::observe(ggml_tensor * t, bool ask, void * user_data) {
         return !ask; // not yet gathering: ask for nothing, stop nothing
     }
     if (ask) {
-        return keys || queries;
+        // A backend may fuse RoPE with the write behind it and never store the rotated keys: a stop after RoPE keeps them.
+        return keys || queries || t->op == GGML_OP_ROPE;
     }
     if (keys) {
         stats->keys_written(t);

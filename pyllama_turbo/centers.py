@@ -316,7 +316,7 @@ def _automatic(model: Model, may_calibrate: bool, progress: Progress | None) -> 
     path = sidecar(model.path)
     if path.exists():
         try:
-            return load(path, model.path), ""
+            return KeyMeans("calibrated", load(path, model.path).layers), ""
         except errors.StateError as error:
             _log.warning("%s; calibrating again", error)
     if not may_calibrate:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GB = 1 << 30
 VERBS = [
     *("help", "fetch", "build", "demo", "test", "build-and-test", "lint", "types", "wheel", "sdist", "doctor"),
-    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu"),
+    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results"),
 ]
 
 
@@ -124,6 +124,7 @@ def test_make_alone_lists_every_verb() -> None:
     [
         (("BACKEND=cpu", "JOBS=1"), ["TURBO_BACKEND=cpu"]),
         (("BACKEND=cuda", "ARCH=86", "JOBS=1"), ["TURBO_BACKEND=cuda", "CMAKE_CUDA_ARCHITECTURES=86"]),
+        (("BACKEND=cuda", "GRAPHS=off", "JOBS=1"), ["TURBO_CUDA_GRAPHS=OFF"]),
         (("VENV=other", "VIRTUAL_ENV=", "JOBS=1"), ["other/bin/python -m pip"]),
         (("VIRTUAL_ENV=/active", "JOBS=1"), ["/active/bin/python -m pip"]),
     ],

@@ -60,7 +60,7 @@ doctor: ## Report what this machine and this build can do
 	@$(PY) -m pyllama_turbo doctor
 
 check-cuda: ## Compile our CUDA sources for sm_80 to sm_120 if nvcc is there (ARCH= for fewer)
-	@$(PYTHON) scripts/check_cuda.py $(ARCH)
+	@$(SETUP) && $(PY) scripts/check_cuda.py $(ARCH)
 
 test-gpu: build ## Run the tests that need a GPU: kernels against float64, then models against the CPU
 	@$(SETUP) test && $(PY) scripts/gpu_check.py test && $(PY) -m pytest tests/gpu $(ARGS)

@@ -8,6 +8,7 @@ Without nvcc it says so and exits with 0: there is nothing to check. Any failing
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -31,7 +32,30 @@ def find_nvcc() -> str | None:
     return found[0] if found else shutil.which("nvcc")
 
 
-def compile_command(nvcc: str, source: Path, tree: Path, architectures: list[str], out: Path) -> list[str]:
+def cublas_headers(nvcc: str, build: Path) -> list[Path]:
+    """Include folders for cublas_v2.h, which ggml's own header wants: none if the toolkit has it.
+
+    Else a copy of the headers of the nvidia-cublas package, alone: its neighbours may be newer than nvcc.
+    """
+    toolkit = Path(nvcc).resolve().parent.parent
+    if any((folder / "cublas_v2.h").is_file() for folder in (toolkit / "include", *toolkit.glob("targets/*/include"))):
+        return []
+    spec = importlib.util.find_spec("nvidia")
+    homes = list(spec.submodule_search_locations or []) if spec is not None else []
+    headers = [header for home in homes for header in Path(home).glob("cu1*/include/cublas*.h")]
+    if not headers:
+        raise SystemExit(
+            "check-cuda: cublas_v2.h is neither in the CUDA toolkit nor in this Python; "
+            "pip install --no-deps nvidia-cublas==13.1.0.3 brings it"
+        )
+    folder = build / "cublas"
+    folder.mkdir(parents=True, exist_ok=True)
+    for header in headers:
+        shutil.copy(header, folder)
+    return [folder]
+
+
+def compile_command(nvcc: str, source: Path, folders: list[Path], architectures: list[str], out: Path) -> list[str]:
     """The nvcc command for one file: all architectures, warnings on, no device code linked."""
     command = [
         nvcc,
@@ -46,7 +70,6 @@ def compile_command(nvcc: str, source: Path, tree: Path, architectures: list[str
         str(out),
     ]
     command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
-    folders = [NATIVE, tree / "ggml/include", tree / "ggml/src", tree / "ggml/src/ggml-cuda"]
     return command + [f"-I{folder}" for folder in folders]
 
 
@@ -60,10 +83,12 @@ def main(argv: list[str]) -> int:
     tree = build / "llama.cpp"
     prepare(tree, "library", None, NATIVE / "patches", NATIVE / "upstream.toml")
     architectures = argv or list(ARCHITECTURES)
+    folders = [NATIVE, tree / "ggml/include", tree / "ggml/src", tree / "ggml/src/ggml-cuda"]
+    folders += cublas_headers(nvcc, build)
     sources = sorted((NATIVE / "turbo" / "cuda").glob("*.cu"))
 
     def check(source: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
-        command = compile_command(nvcc, source, tree, architectures, build / f"{source.stem}.o")
+        command = compile_command(nvcc, source, folders, architectures, build / f"{source.stem}.o")
         return source, subprocess.run(command, capture_output=True, text=True, check=False)
 
     failed = 0

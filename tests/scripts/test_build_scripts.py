@@ -98,6 +98,7 @@ def test_check_cuda_reports_what_the_compiler_says(
     monkeypatch.setattr(check_cuda, "NATIVE", native)
     monkeypatch.setattr(check_cuda, "find_nvcc", lambda: str(nvcc))
     monkeypatch.setattr(check_cuda, "prepare", lambda *args: "digest")
+    monkeypatch.setattr(check_cuda, "cublas_headers", lambda *args: [])
     assert check_cuda.main(["86"]) == code
     captured = capsys.readouterr()
     assert f"{1 - status} of 1 files compile for sm_86" in captured.out
@@ -105,9 +106,28 @@ def test_check_cuda_reports_what_the_compiler_says(
 
 
 def test_compile_command_names_every_architecture(tmp_path: Path) -> None:
-    command = check_cuda.compile_command("nvcc", tmp_path / "a.cu", tmp_path, ["80", "120"], tmp_path / "a.o")
+    command = check_cuda.compile_command("nvcc", tmp_path / "a.cu", [tmp_path], ["80", "120"], tmp_path / "a.o")
+    assert f"-I{tmp_path}" in command
     assert "-gencode=arch=compute_80,code=sm_80" in command
     assert "-gencode=arch=compute_120,code=sm_120" in command
+
+
+def test_cublas_headers_come_from_the_toolkit_or_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    package = tmp_path / "nvidia"
+    (package / "cu13/include").mkdir(parents=True)
+    (package / "cu13/include/cublas_v2.h").touch()
+    (package / "cu13/include/cuda_runtime.h").touch()
+    found = type("Spec", (), {"submodule_search_locations": [str(package)]})()
+    monkeypatch.setattr(check_cuda.importlib.util, "find_spec", lambda name: found)
+    (folder,) = check_cuda.cublas_headers(str(nvcc), tmp_path / "build")
+    assert [path.name for path in folder.iterdir()] == ["cublas_v2.h"]
+    monkeypatch.setattr(check_cuda.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="nvidia-cublas"):
+        check_cuda.cublas_headers(str(nvcc), tmp_path / "build")
+    (tmp_path / "cuda/include").mkdir(parents=True)
+    (tmp_path / "cuda/include/cublas_v2.h").touch()
+    assert check_cuda.cublas_headers(str(nvcc), tmp_path / "build") == []
 
 
 def make(*args: str) -> str:

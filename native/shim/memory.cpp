@@ -1,12 +1,15 @@
 // Cache content: sequences, positions, and saved state.
 #include "handles.h"
+#include "kv_access.h"
 #include "log_ring.h"
 
 #include "llama-context.h"
 #include "llama-model.h"
+#include "turbo/llama/kv_caches.h"
 
 #include "ggml.h"
 
+#include <algorithm>
 #include <string>
 
 namespace {
@@ -43,8 +46,11 @@ bool turbo_can_shift(const turbo_context & ctx) {
     if (!memory || !llama_memory_can_shift(memory)) {
         return false;
     }
-    const int32_t n = turbo_kv_layers(&ctx, nullptr, 0);
-    return n > 0;
+    // Upstream aborts when it shifts a cache without layers, as a model has whose layers all use a sliding window.
+    const auto caches = turbo_kv_caches(memory);
+    return !caches.empty() && std::all_of(caches.begin(), caches.end(), [](const turbo_kv_cache_ref & ref) {
+        return turbo_kv_access::count(*ref.cache) > 0;
+    });
 }
 
 int32_t turbo_memory_clear(turbo_context * ctx) {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyllama_turbo import Model
+from pyllama_turbo import Model, errors
 
 KV = ["f16", "q8_0", "q4_0", "turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq"]
 N_DROPPED = 24
@@ -68,3 +68,13 @@ def test_a_shift_changes_distances_as_in_f16(kv: str, open_model: Callable[..., 
     apart = gap_logits(model, "f16")
     assert difference(apart, together) > 0.2
     assert difference(gap_logits(model, kv), apart) < 0.5 * difference(apart, together)
+
+
+def test_a_cache_part_without_layers_is_not_shifted(open_model: Callable[..., Model]) -> None:
+    # One layer, with a sliding window: the full-context part of the cache is empty, and shifting it would abort.
+    model = open_model(arch="gemma3", n_layer=1, head_dim=128)
+    with model.context(n_ctx=256, kv="turbo3") as ctx:
+        ctx.decode([1, 2, 3, 4])
+        assert not ctx.facts.can_shift
+        with pytest.raises(errors.UnsupportedError):
+            ctx.seqs.shift(0, 0, -1, 1)

@@ -113,7 +113,7 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     const size_t tables =
         pair_table_bytes(args.k.format) + (args.v.format == args.k.format ? 0 : pair_table_bytes(args.v.format));
     const bool fits =
-        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 17 * 1024 <= args.shared_limit;
+        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 24 * 1024 <= args.shared_limit;
     plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
@@ -129,6 +129,38 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
     }
     const size_t states = (size_t) args.n_streams * args.n_head * args.n_rows * plan.splits;
     return states * (args.head_dim + 2) * sizeof(float);
+}
+
+// Splits of the cache that leave room for a launch that is still writing, so that no block has to come second.
+static int splits_beside(const attend_args &args, const attend_plan &plan) {
+    const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
+                       args.n_streams;
+    const int free = args.multiprocessors - (args.pending.n_rows > 0 ? args.pending.blocks : 0);
+    return plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
+}
+
+static bool is_trellis(int format) {
+    return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
+}
+
+// Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache before
+// the attention needs them.
+static bool takes_newest(const attend_args &args, const attend_plan &plan) {
+    const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
+    const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);
+    return args.pending.n_rows > 0 && args.n_streams == 1 && encoded &&
+           (is_trellis(args.k.format) || is_trellis(args.v.format)) && floats * sizeof(float) <= 20 * 1024;
+}
+
+// Splits of the cache. A launch that is still writing has its multiprocessors left to it if they are few: a block that
+// has to come second would cost more than the others' longer stretches.
+static int splits_beside(const attend_args &args, const attend_plan &plan, int busy) {
+    const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
+                       args.n_streams;
+    const int free = args.multiprocessors - (busy <= args.multiprocessors / 10 ? busy : 0);
+    return plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
 }
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
@@ -148,11 +180,15 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.out = args.out;
     p.n_head_kv = args.n_head_kv, p.gqa = args.n_head / args.n_head_kv;
     p.n_rows = args.n_rows, p.n_columns = args.n_rows * p.gqa, p.n_kv = args.n_kv;
-    p.heads_per_block = plan.heads_per_block, p.splits = plan.splits;
+    if (takes_newest(args, plan)) {
+        p.pending = args.pending;
+    }
+    p.heads_per_block = plan.heads_per_block, p.splits = splits_beside(args, plan, p.pending.blocks);
     p.partial = args.scratch;
-    p.partial_ml = args.scratch + (size_t) args.n_streams * args.n_head * args.n_rows * plan.splits * args.head_dim;
+    p.partial_ml = args.scratch + (size_t) args.n_streams * args.n_head * args.n_rows * p.splits * args.head_dim;
     const float unit = args.scale * score_unit(args.k.format, args.block);
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
+    p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
     if (scalar_family(args)) {
         return attend_scalar(p, args, plan, stream);

@@ -28,6 +28,22 @@ struct kv_tensor {
     int64_t stride_token, stride_head, stride_stream;
 };
 
+// Rows that the launch just before the attention is still encoding, n_rows of them in K and in V; 0: none. That launch
+// must have waited for its own predecessors and have read its input before it lets the attention start. The newest
+// tokens are then taken from that input and their rows in the cache are not read, so that the encoding, a long one for
+// trellis codes, is off the critical path. Where that is not possible the kernel waits for the launch first.
+struct pending_write {
+    const char *source[2]; // f32 rows of K and V, heads side by side
+    int64_t source_stride[2];
+    const float *centre; // taken from K's rows, or null
+    const char *ids[2];  // of K and V: row in the cache
+    int64_t ids_stride[2];
+    int ids_64[2];       // i64, else i32
+    int64_t first_token; // row of the cache at which K and V as passed begin
+    int n_rows;          // at most 16
+    int blocks;          // thread blocks of that launch, which occupy multiprocessors meanwhile
+};
+
 struct attend_args {
     const char *q; // f32, head_dim values contiguous
     int64_t q_stride_row, q_stride_head, q_stride_stream;
@@ -43,6 +59,7 @@ struct attend_args {
     float scale, soft_cap; // soft_cap 0 = none
     int multiprocessors;   // of the device
     size_t shared_limit;   // bytes of shared memory a thread block can have there (the opt-in maximum)
+    pending_write pending;
 };
 
 // How a call is cut over the chip.

@@ -133,7 +133,7 @@ static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices
 template <class reader, class shape>
 static __device__ __forceinline__ void
 tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const tile_rows &rows,
-                 int count, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
+                 const tile_limits &limits, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
                  const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     reader first(t), second(t);
@@ -156,9 +156,10 @@ tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::
                 uint32_t u[4];
                 first.unit(r, u[0], u[1]);
                 second.unit(r, u[2], u[3]);
-                if (count < shape::keys) { // past the end lies anything, NaN included
-                    u[0] = 16 * m + g < count ? u[0] : 0u, u[1] = 16 * m + g < count ? u[1] : 0u;
-                    u[2] = 16 * m + 8 + g < count ? u[2] : 0u, u[3] = 16 * m + 8 + g < count ? u[3] : 0u;
+                if (!limits.whole<shape>()) { // there lies anything, NaN included
+                    const bool x_real = limits.real(16 * m + g), y_real = limits.real(16 * m + 8 + g);
+                    u[0] = x_real ? u[0] : 0u, u[1] = x_real ? u[1] : 0u;
+                    u[2] = y_real ? u[2] : 0u, u[3] = y_real ? u[3] : 0u;
                 }
                 uint32_t a[4];
 #pragma unroll

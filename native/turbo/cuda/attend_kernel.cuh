@@ -24,6 +24,19 @@ static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, c
     return rows;
 }
 
+// What one unit of the accumulated V codes is worth in the output, the 1/sqrt(block) of the rotation included.
+template <int block_values> static __device__ __forceinline__ float value_unit(int format) {
+    switch (format) {
+        case KV_TURBO2: return format_turbo2::unit(block_values);
+        case KV_TURBO3: return format_turbo3::unit(block_values);
+        case KV_TURBO4: return format_turbo4::unit(block_values);
+        case KV_TURBO2_TCQ: return format_turbo2_tcq::unit(block_values);
+        case KV_TURBO3_TCQ: return format_turbo3_tcq::unit(block_values);
+        case KV_TURBO4_TCQ: return format_turbo4_tcq::unit(block_values);
+        default: return 1.0f / half_weight;
+    }
+}
+
 // Running state of the columns 2t, 2t+1 of each tile.
 template <class shape> struct column_state {
     float maximum[shape::tiles][2], sum[shape::tiles][2];
@@ -46,14 +59,15 @@ struct mask_reader {
     }
 };
 
-// Hide tokens past the end of the cache.
+// Hide tokens past the end of the cache, and those that are taken from elsewhere.
 template <class shape>
-static __device__ __forceinline__ void limit_to_cache(float (&s)[shape::slices][shape::tiles][4], int rest) {
+static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][shape::tiles][4],
+                                                   const tile_limits &limits) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
     for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
         float &x = (&s[0][0][0])[i];
-        x = i / (4 * shape::tiles) * 16 + g + (i & 2) * 4 < rest ? x : -INFINITY;
+        x = limits.real(i / (4 * shape::tiles) * 16 + g + (i & 2) * 4) ? x : -INFINITY;
     }
 }
 
@@ -206,10 +220,10 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
 template <class shape>
 static __device__ __forceinline__ void
 values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
-                 int count, const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+                 const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
 #define TURBO_VALUES(KV, reader) \
-    case KV: tile_values<reader, shape>(state.out, reader(table), rows, count, v.block_bytes, p, weight); break
+    case KV: tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight); break
     if constexpr (shape::any_format) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
@@ -219,13 +233,13 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
             TURBO_VALUES(KV_TURBO3_TCQ, trellis3);
             TURBO_VALUES(KV_TURBO4_TCQ, trellis4);
             case KV_F16:
-                tile_values_half<reader_f16<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                tile_values_half<reader_f16<n>, shape>(state.out, rows, limits, v.block_bytes, p, weight);
                 break;
             case KV_Q8_0:
-                tile_values_half<reader_q8_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                tile_values_half<reader_q8_0<n>, shape>(state.out, rows, limits, v.block_bytes, p, weight);
                 break;
             case KV_Q4_0:
-                tile_values_half<reader_q4_0<n>, shape>(state.out, rows, count, v.block_bytes, p, weight);
+                tile_values_half<reader_q4_0<n>, shape>(state.out, rows, limits, v.block_bytes, p, weight);
                 break;
         }
     }
@@ -239,9 +253,11 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
 
 // Where the parts of a launch's shared memory begin.
 template <class shape> struct shared_layout {
+    static constexpr int header = 16;
     uint8_t *base;
+    __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
     __device__ uint4 *fragments(int head) const {
-        return reinterpret_cast<uint4 *>(base) + head * shape::tiles * shape::blocks * shape::fragments;
+        return reinterpret_cast<uint4 *>(base + header) + head * shape::tiles * shape::blocks * shape::fragments;
     }
     __device__ float *scales(const attend_params &p, int head) const {
         return reinterpret_cast<float *>(fragments(p.heads_per_block)) + head * shape::tiles * shape::blocks * 8;
@@ -256,8 +272,19 @@ template <class shape> struct shared_layout {
     __device__ uint8_t *v_table(const attend_params &p) const {
         return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.k.format));
     }
+    // Of the rows that are not read from the cache: values [head][row][head_dim], then scores [head][row][column].
+    __device__ float *newest_values(const attend_params &p) const {
+        return reinterpret_cast<float *>(v_table(p) + pair_table_bytes(p.v.format));
+    }
+    __device__ float *newest_scores(const attend_params &p) const {
+        return newest_values(p) + p.heads_per_block * p.pending.n_rows * shape::head_dim;
+    }
+    static __host__ __device__ int newest_bytes(const attend_params &p) {
+        const int floats = p.heads_per_block * p.pending.n_rows * (shape::head_dim + shape::columns);
+        return floats * (int) sizeof(float);
+    }
     __device__ uint8_t *ring(const attend_params &p, int group) const {
-        return v_table(p) + pair_table_bytes(p.v.format) + group * ring_slots * p.slot_bytes;
+        return reinterpret_cast<uint8_t *>(newest_values(p)) + newest_bytes(p) + group * ring_slots * p.slot_bytes;
     }
 };
 
@@ -310,11 +337,13 @@ template <class shape> struct query_loader {
 
 // Walk the tiles tile, tile + groups, ... below tile_end. The first two items are already on their way.
 template <class shape>
-static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
-                                            mask_reader &mask, column_state<shape> &state, int tile, int tile_end,
-                                            int head, int first_column, const shared_layout<shape> &layout) {
+static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k,
+                                            const char *v, mask_reader &mask, column_state<shape> &state, int tile,
+                                            int tile_end, int head, int first_column,
+                                            const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
+    const pending_rows &pending = *layout.pending();
     tile_rows k_rows = staged_rows(p.k, k, head), v_rows = staged_rows(p.v, v, head);
     for (; tile < tile_end; tile += p.groups) {
         const int first = tile * shape::keys, next = (tile + p.groups) * shape::keys;
@@ -329,14 +358,17 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
         ring.release();
         limit_scores<shape>(s, p, mask, pairs, first, first_column);
-        if (first + shape::keys > p.n_kv) {
-            limit_to_cache<shape>(s, p.n_kv - first);
+        const bool skips = shape::any_format && pending.concern(first, first + shape::keys);
+        const tile_limits limits = {p.n_kv - first, skips ? pending.low - first : shape::keys,
+                                    skips ? pending.high - first : -1};
+        if (!limits.whole<shape>()) {
+            hide_unreal<shape>(s, limits);
         }
         const bool some = soften<shape>(s, state, weight);
         v_rows.shared = ring.take();
         ring.fetch(p.v, v, next, next_count);
         if (some) {
-            values_by_format<shape>(state, p.v, layout.v_table(p), v_rows, p.n_kv - first, s, weight);
+            values_by_format<shape>(state, p.v, layout.v_table(p), v_rows, limits, s, weight);
         }
         ring.release();
     }

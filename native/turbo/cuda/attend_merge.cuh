@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "attend_kernel.cuh"
+#include "attend_newest.cuh"
 
 namespace turbo_cuda {
 
@@ -22,19 +22,6 @@ template <int block_values> static __device__ __forceinline__ float4 unrotate(fl
     const uint32_t signs = sign_word<block_values>(in_block / 32) >> (in_block % 32);
     return make_float4(flip_sign(y[0], signs, 0), flip_sign(y[1], signs, 1), flip_sign(y[2], signs, 2),
                        flip_sign(y[3], signs, 3));
-}
-
-// What one unit of the accumulated V codes is worth in the output, the 1/sqrt(block) of the rotation included.
-template <int block_values> static __device__ __forceinline__ float value_unit(int format) {
-    switch (format) {
-        case KV_TURBO2: return format_turbo2::unit(block_values);
-        case KV_TURBO3: return format_turbo3::unit(block_values);
-        case KV_TURBO4: return format_turbo4::unit(block_values);
-        case KV_TURBO2_TCQ: return format_turbo2_tcq::unit(block_values);
-        case KV_TURBO3_TCQ: return format_turbo3_tcq::unit(block_values);
-        case KV_TURBO4_TCQ: return format_turbo4_tcq::unit(block_values);
-        default: return 1.0f / half_weight;
-    }
 }
 
 // Normalise, un-rotate and store four values of a column: (maximum, sum) as accumulated, sink included here.
@@ -165,7 +152,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     ring.slots = layout.ring(p, group);
     ring.arrived = layout.barriers(p, group), ring.released = ring.arrived + ring_slots;
     ring.slot_bytes = p.slot_bytes, ring.rows = p.copy_rows;
-    ring.thread = threadIdx.x - group * p.heads_per_block * 32, ring.threads = p.heads_per_block * 32,
+    ring.thread = head * 32 + (threadIdx.x & 31), ring.threads = p.heads_per_block * 32;
     ring.barrier_id = 1 + group;
     ring.first_round = true;
     if (active && ring.thread == 0) {
@@ -178,9 +165,18 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         mask.row = p.mask + blockIdx.z * p.mask_stride_stream + first_column / p.gqa * p.mask_stride_row;
         mask.ahead = p.n_rows == 1 && (reinterpret_cast<uintptr_t>(mask.row) & 3) == 0;
     }
+    if constexpr (shape::any_format) {
+        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+        if (p.v.format != p.k.format) {
+            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+        }
+    }
     __syncthreads(); // the barriers are ready
 
-    wait_for_previous_kernel();
+    const pending_rows pending(p.pending);
+    if (threadIdx.x == 0) {
+        *layout.pending() = pending;
+    }
     // The first query values and the first mask go ahead of the bulk of the cache: they are on the critical path.
     query_loader<shape> queries(p, first_head, first_column, threadIdx.x / 32);
     if (active) {
@@ -192,11 +188,9 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         ring.fetch(p.v, v, tile * shape::keys, count);
     }
     queries.prepare_all(p, layout, warps);
-    if constexpr (shape::any_format) {
-        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
-        if (p.v.format != p.k.format) {
-            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
-        }
+    const bool newest = shape::any_format && pending.any() && blockIdx.x == 0;
+    if (newest) {
+        prepare_newest<shape>(p, layout, pending.low, first_head, first_column, warps);
     }
     __syncthreads();
     let_next_kernel_start();
@@ -205,6 +199,9 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
 #pragma unroll
     for (int n = 0; n < shape::tiles; n++) {
         state.maximum[n][0] = state.maximum[n][1] = lowest_score;
+    }
+    if (newest && group == 0) {
+        take_newest<shape>(p, layout, head, state);
     }
     if (active) {
         walk<shape>(p, ring, k, v, mask, state, tile, tile_end, head, first_column, layout);

@@ -45,6 +45,8 @@ struct attend_params {
     int copy_rows;     // K and V are staged row by row
     float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
     float soft_cap;    // soft cap in base-2 exponents, 0 = none
+    pending_write pending;
+    float source_scale; // as score_scale, for keys that are not encoded
 };
 
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens

@@ -15,6 +15,16 @@ struct tile_rows {
     uint32_t step;  // bytes from a row to the one eight further
 };
 
+// Which tokens of a tile are real: the first `count`, without low..high.
+struct tile_limits {
+    int count, low, high;
+
+    template <class shape> __device__ __forceinline__ bool whole() const {
+        return count >= shape::keys && (low >= shape::keys || high < 0);
+    }
+    __device__ __forceinline__ bool real(int token) const { return token < count && (token < low || token > high); }
+};
+
 // Scores of 16*slices tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i &
 // 1), where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
@@ -167,12 +177,12 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
     }
 }
 
-// out += V x P for 16*slices tokens, `count` of them real. p as s of tile_scores; weight[tile][i]: factor of column 2t
+// out += V x P for the real ones of 16*slices tokens. p as s of tile_scores; weight[tile][i]: factor of column 2t
 // + i. out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
 template <class reader, class shape>
 static __device__ __forceinline__ void
 tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-            const tile_rows &rows, int count, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
+            const tile_rows &rows, const tile_limits &limits, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
             const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -186,10 +196,10 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
             reader::load(w[i], place, i * rows.step);
             d[i] = reader::scale(rows.shared, block + i * rows.step);
         }
-        if (count < shape::keys) { // past the end lies anything
+        if (!limits.whole<shape>()) { // there lies anything
 #pragma unroll
             for (int i = 0; i < 2 * shape::slices; i++) {
-                d[i] = 8 * i + g < count ? d[i] : 0.0f;
+                d[i] = limits.real(8 * i + g) ? d[i] : 0.0f;
             }
         }
         probability_fragments<shape> fragments;

@@ -134,17 +134,36 @@ template <int n> struct rotated_block {
         }
     }
 
-    // Values in eighths of a codebook step for a given scale.
+    // Values in fractions (1 / substeps) of a codebook step for a given scale.
     template <class format> __device__ __forceinline__ void quantise(float scale, int (&q)[n / 32]) const {
-        const float factor = 8.0f / (scale * format::unit(n) * n);
+        const float factor = format::substeps / (scale * format::unit(n) * n);
 #pragma unroll
         for (int i = 0; i < n / 32; i++) {
-            q[i] = __float2int_rn(fminf(fmaxf(y[i] * factor, -16000.0f), 16000.0f));
+            q[i] = __float2int_rn(fminf(fmaxf(y[i] * factor, -32767.0f), 32767.0f));
         }
     }
 };
 
-// Codes of a block at one gain (quantiser scale over rms) of the scalar search: magnitude by thresholds, then the sign.
+// The scalar search, as native/turbo/cpu/search.h has it: gain i (quantiser scale over rms) is 1/4 + i/32.
+template <class format> struct scalar_search {
+    static constexpr int half = 1 << (format::bits - 1), gains = 80, step = 2;
+    static constexpr float first_gain = 0.25f;
+    static constexpr int tries = format::bits == 2 ? 9 : 7, reach = tries / 2 * step;
+    // gain that suits a block with peak / rms = r: base + slope * r, fitted on Gaussian blocks of 128
+    static constexpr float base = format::bits == 2 ? 0.883f : format::bits == 3 ? 0.439f : 0.051f;
+    static constexpr float slope = format::bits == 2 ? 0.0390f : format::bits == 3 ? 0.2008f : 0.3236f;
+
+    // The first gain to try for a block whose largest quantised value is `peak`: around the fitted gain, or the one
+    // whose largest magnitude is the peak if that is less.
+    static __device__ __forceinline__ int first_of(int peak) {
+        const float fitted = 32.0f * (base - first_gain) + 32.0f * slope * format::unit(1) / format::substeps * peak;
+        const float at_top = -32.0f * first_gain + 32.0f / (format::substeps * format::entry(2 * half - 1)) * peak;
+        const int centre = (int) floorf(fminf(fitted, at_top) + 0.5f);
+        return min(max(centre, reach), gains - 1 - reach) - reach;
+    }
+};
+
+// Codes of a block at one gain: magnitude by thresholds, then the sign.
 template <class format, int n>
 static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float gain, int (&code)[n / 32], int &num,
                                                  int &den) {
@@ -156,7 +175,9 @@ static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float g
         int m = 0, magnitude = format::entry(half);
 #pragma unroll
         for (int t = 0; t + 1 < half; t++) {
-            const int middle = (int) (4.0f * (format::entry(half + t) + format::entry(half + t + 1)) * gain + 0.5f);
+            const int middle = (int) (0.5f * format::substeps * (format::entry(half + t) + format::entry(half + t + 1)) *
+                                          gain +
+                                      0.5f);
             m += value > middle;
             magnitude = value > middle ? format::entry(half + t + 1) : magnitude;
         }
@@ -169,13 +190,10 @@ static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float g
     return (float) num / (float) den * (float) num;
 }
 
-// The scalar search: several gains around the one that the block's peak suggests; the best fit is kept.
+// Several gains around the one that the block's peak suggests; the best fit is kept.
 template <class format, int n>
 static __device__ __forceinline__ uint32_t search_scalar(const rotated_block<n> &block, int (&code)[n / 32]) {
-    // gain that suits a block with peak / rms = r: base + slope * r, fitted on Gaussian blocks of 128
-    constexpr float base = format::bits == 2 ? 0.883f : format::bits == 3 ? 0.439f : 0.051f;
-    constexpr float slope = format::bits == 2 ? 0.0390f : format::bits == 3 ? 0.2008f : 0.3236f;
-    constexpr int tries = 5, step = 2, reach = tries / 2 * step, last = 63 - reach;
+    using search = scalar_search<format>;
     int q[n / 32], peak = 0;
     block.template quantise<format>(block.rms, q);
 #pragma unroll
@@ -183,18 +201,18 @@ static __device__ __forceinline__ uint32_t search_scalar(const rotated_block<n> 
         peak = max(peak, abs(q[i]));
     }
     peak = __reduce_max_sync(0xffffffffu, peak);
-    const int centre = (int) (32.0f * (base - 0.5f) + 0.5f + 32.0f * slope * format::unit(1) / 8.0f * peak);
-    const int first = min(max(centre, reach), last) - reach;
+    const int first = search::first_of(peak);
     float best = -1.0f;
     int best_gain = first, num, den;
 #pragma unroll 1
-    for (int i = 0; i < tries; i++) {
-        const float quality = try_gain<format, n>(q, 0.5f + (first + i * step) / 32.0f, code, num, den);
-        best_gain = quality > best ? first + i * step : best_gain;
+    for (int i = 0; i < search::tries; i++) {
+        const int gain = first + i * search::step;
+        const float quality = try_gain<format, n>(q, search::first_gain + gain / 32.0f, code, num, den);
+        best_gain = quality > best ? gain : best_gain;
         best = fmaxf(best, quality);
     }
-    try_gain<format, n>(q, 0.5f + best_gain / 32.0f, code, num, den);
-    return num > 0 ? encode_scale<10>(block.rms * num * 0.125f / den) : 0u;
+    try_gain<format, n>(q, search::first_gain + best_gain / 32.0f, code, num, den);
+    return num > 0 ? encode_scale<10>(block.rms * num / format::substeps / den) : 0u;
 }
 
 // Store scalar codes: each lane's values are neighbouring nibbles of one word (docs/formats.md).

@@ -17,6 +17,8 @@ namespace device_book {
 #define TURBO_CUDA_FORMAT(NAME, name, k, L, V)                                                                   \
     struct format_##name {                                                                                       \
         static constexpr int id = KV_##NAME, bits = k, window = L, mantissa = L ? 5 : 10;                        \
+        /* fractions of a codebook step that encoding works with, as on the CPU */                               \
+        static constexpr int substeps = L ? 64 : 4 << k;                                                         \
         static __device__ __forceinline__ int entry(int index) { return device_book::turbo_book_##name[index]; } \
         /* rotated value = scale * unit(1) * entry; unit(n) = unit(1) / sqrt(n) for a block of n */              \
         static __host__ __device__ constexpr float unit(int n) {                                                 \

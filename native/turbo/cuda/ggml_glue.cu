@@ -6,6 +6,8 @@
 #include "turbo/cuda/write.h"
 #include "turbo/types.h"
 
+#include <algorithm>
+
 using turbo_cuda::attend_args;
 using turbo_cuda::attend_plan;
 using turbo_cuda::kv_tensor;
@@ -30,6 +32,10 @@ static int kv_format_of(ggml_type type) {
     }
 }
 
+static bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
+    return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
+}
+
 bool turbo_cuda_is_kv_type(ggml_type type) {
     return turbo_type_is(type);
 }
@@ -38,7 +44,7 @@ bool turbo_cuda_is_kv_type(ggml_type type) {
 // ---------------------------------------------------------------------------------------------------------
 
 static write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst) {
-    const turbo_type_desc *desc = turbo_desc_of(dst->type);
+    const turbo_type_desc *desc = turbo_desc_of(dst->type); // null: q8_0
     write_tensor w = {};
     w.source = (const char *) src->data;
     w.source_half = src->type == GGML_TYPE_F16;
@@ -47,8 +53,8 @@ static write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst) {
         w.source_stride[i] = src->nb[i + 1];
         w.target_stride[i] = dst->nb[i + 1];
     }
-    w.format = format_of(desc);
-    w.block = desc->block;
+    w.format = kv_format_of(dst->type);
+    w.block = desc != nullptr ? desc->block : src->ne[0] % 128 == 0 ? 128 : 64;
     w.row_values = src->ne[0];
     w.ne1 = src->ne[1];
     w.ne2 = src->ne[2];
@@ -89,8 +95,16 @@ static int next_computing(const ggml_cgraph *cgraph, int i) {
     return i;
 }
 
-static bool writes_turbo(const ggml_tensor *node) {
-    return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && (node->flags & GGML_TENSOR_FLAG_COMPUTE);
+// Is this a write that our kernels do? q8_0 counts as well: with keys centred or values beside them, one launch does it.
+static bool writes_cache(const ggml_tensor *node) {
+    if (node->op != GGML_OP_SET_ROWS || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
+        return false;
+    }
+    const ggml_tensor *src = node->src[0];
+    const bool q8_0 = node->type == GGML_TYPE_Q8_0 && src->type == GGML_TYPE_F32 && src->nb[0] == sizeof(float) &&
+                      src->ne[0] % 64 == 0 && strides_are_multiples(src, sizeof(float)) &&
+                      strides_are_multiples(node, 2) && (uintptr_t) node->data % 2 == 0;
+    return q8_0 || turbo_type_is(node->type);
 }
 
 // Is this SUB the centring of keys, one f32 row taken from every row, whose result only the write at `write` reads?
@@ -101,14 +115,72 @@ static bool centres_for(ggml_cgraph *cgraph, int sub, int write) {
            cgraph->nodes[write]->src[0] == cgraph->nodes[sub] && ggml_node_has_n_uses(cgraph, sub, 1);
 }
 
+// ---- overlap of write and attention
+// ------------------------------------------------------------------------------------
+
+// The attention that follows a write directly may start beside it (attend.h). Noted when the write is launched, taken by
+// that attention when it is: a thread enqueues one graph at a time.
+struct noted_write {
+    const ggml_tensor *attention;
+    turbo_cuda::pending_write write;
+};
+static thread_local noted_write last_write;
+
+static const ggml_tensor *base_of(const ggml_tensor *t) {
+    return t->view_src != nullptr ? t->view_src : t;
+}
+
+// Row of the whole cache at which the view `cache` of it begins; -1 if the write `w` at `node` goes somewhere else.
+static int64_t first_token_of(const ggml_tensor *cache, const ggml_tensor *node, const write_tensor &w) {
+    const int64_t offset = (const char *) cache->data - w.target;
+    const bool same = base_of(cache) == base_of(node) && offset >= 0 && offset % w.target_stride[0] == 0;
+    return same ? offset / w.target_stride[0] : -1;
+}
+
+static bool plain_row_list(const write_tensor &w) {
+    return w.ids != nullptr && w.ne2 == 1 && w.n_rows == w.ne1 && w.n_rows <= turbo_max_rows;
+}
+
+// Note the launch of K and V together; node i is the last it covers.
+static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *const (&nodes)[2],
+                       const write_tensor (&writes)[2]) {
+    const int next = next_computing(cgraph, i);
+    const ggml_tensor *attention = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
+    if (attention == nullptr || attention->op != GGML_OP_FLASH_ATTN_EXT || attention->src[0]->ne[3] != 1) {
+        return;
+    }
+    noted_write noted = {attention, {}};
+    noted.write.n_rows = writes[0].n_rows;
+    noted.write.first_token = first_token_of(attention->src[1], nodes[0], writes[0]);
+    noted.write.blocks = write_blocks(writes[0], &writes[1]);
+    noted.write.centre = writes[0].centre;
+    for (int t = 0; t < 2; t++) {
+        const write_tensor &w = writes[t];
+        if (!plain_row_list(w) || w.n_rows != noted.write.n_rows || w.source_half || w.source_stride[0] % 8 != 0 ||
+            (uintptr_t) w.source % 8 != 0 || noted.write.first_token < 0 ||
+            first_token_of(attention->src[1 + t], nodes[t], w) != noted.write.first_token) {
+            return;
+        }
+        noted.write.source[t] = w.source;
+        noted.write.source_stride[t] = w.source_stride[0];
+        noted.write.ids[t] = w.ids;
+        noted.write.ids_stride[t] = w.ids_stride[0];
+        noted.write.ids_64[t] = w.ids_64;
+    }
+    last_write = noted;
+}
+
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
+    if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write.attention) {
+        last_write.attention = nullptr; // something else comes between
+    }
     // with concurrent streams, V may be computed on another one
     if (ctx.curr_stream_no != 0) {
         return 0;
     }
     const bool centred = cgraph->nodes[i]->op == GGML_OP_SUB;
     const int at = centred ? next_computing(cgraph, i) : i;
-    if (at >= cgraph->n_nodes || !writes_turbo(cgraph->nodes[at]) || (centred && !centres_for(cgraph, i, at))) {
+    if (at >= cgraph->n_nodes || !writes_cache(cgraph->nodes[at]) || (centred && !centres_for(cgraph, i, at))) {
         return 0;
     }
     ggml_tensor *first = cgraph->nodes[at];
@@ -123,12 +195,15 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
     }
     const int next = next_computing(cgraph, at);
     ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
-    const bool pair = second != nullptr && writes_turbo(second) && first->data != second->data &&
+    const bool pair = second != nullptr && writes_cache(second) && first->data != second->data &&
                       second->src[0]->data != first->data;
     if (!pair && !centred) {
         return 0;
     }
     const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
+    if (pair) {
+        note_write(cgraph, next, {first, second}, {k, v});
+    }
     CUDA_CHECK(turbo_cuda::write_rows(k, pair ? &v : nullptr, ctx.stream()));
     return (pair ? next : at) - i;
 }
@@ -144,10 +219,6 @@ static fattn_params params_of(const ggml_tensor *dst) {
     fattn_params p;
     memcpy(&p, dst->op_params, sizeof(p));
     return p;
-}
-
-static bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
-    return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
 // Values a block the kernels work with at a head dim, 0 for head dims they do not know.
@@ -226,7 +297,11 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (!turbo_cuda_fattn_supported(ctx.device, dst)) {
         return false;
     }
-    const attend_args args = make_attend(ctx.device, dst);
+    attend_args args = make_attend(ctx.device, dst);
+    if (last_write.attention == dst && ctx.curr_stream_no == 0) {
+        args.pending = last_write.write;
+    }
+    last_write.attention = nullptr;
     CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args), ctx.stream()));
     return true;
 }

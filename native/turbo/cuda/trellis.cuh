@@ -22,7 +22,7 @@ static constexpr int choice_bits = 6; // low bits of a cost
 // Shared memory of one candidate.
 template <int n> struct alignas(16) trellis_scratch {
     int cost[2][2][trellis_states]; // direction, parity of the step, state
-    int q[n];
+    int q[n]; // in 1/64 of a codebook step
     uint8_t choice[n][trellis_states];
     uint16_t window[n];
     float explained;
@@ -55,6 +55,11 @@ template <class format> struct branch_costs {
     }
 };
 
+// A quantised value as the costs see it: eighths of a step, few enough for 32-bit sums.
+static __device__ __forceinline__ int cost_value(int q) {
+    return min(max((q + 4) >> 3, -2047), 2047);
+}
+
 // One direction over half of the block.
 template <class format, int n, bool backward>
 static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const branch_costs<format> &costs) {
@@ -67,7 +72,7 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
     const int from0 = backward ? lane >> format::bits << format::bits : (lane << format::bits) % trellis_states;
     const int from1 = backward ? (lane + 32) >> format::bits << format::bits : from0;
     constexpr int step = backward ? -1 : 1;
-    int at = backward ? n - 1 : 0, q = min(max(s.q[at], -2047), 2047);
+    int at = backward ? n - 1 : 0, q = cost_value(s.q[at]);
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < n / 2; i++, at += step) {
@@ -96,7 +101,7 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
         s.cost[backward][~i & 1][place[1]] = least1 & ~mask;
         s.choice[at][lane] = (uint8_t) (least0 & mask);
         s.choice[at][lane + 32] = (uint8_t) (least1 & mask);
-        q = min(max(next, -2047), 2047);
+        q = cost_value(next);
         __syncwarp();
     }
 }
@@ -142,7 +147,7 @@ template <class format, int n> static __device__ __forceinline__ void judge(trel
     }
     num = __reduce_add_sync(0xffffffffu, num);
     den = __reduce_add_sync(0xffffffffu, den);
-    const float fitted_num = scale * (float) num * 0.125f;
+    const float fitted_num = scale * (float) num / format::substeps;
     const uint32_t field = num > 0 ? encode_scale<format::mantissa>(fitted_num / den) : 0u;
     const float stored = decode_scale<format::mantissa>(field);
     if (lane == 0) {
@@ -187,6 +192,10 @@ static __device__ __forceinline__ void encode_trellis(uint8_t *block, const floa
     trellis_scratch<n> &s = scratch[candidate];
     rotated_block<n> rotated;
     rotated.rotate(x);
+    // All warps hold what they encode: the next kernel may start. It may even end, and its successors may overwrite the
+    // input.
+    __syncthreads();
+    let_next_kernel_start();
     constexpr int largest = (31 << format::mantissa) - 1;
     const int field =
         (int) encode_scale<format::mantissa>(rotated.rms) + (candidate - trellis_tries / 2) * trellis_spread;

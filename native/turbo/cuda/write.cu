@@ -69,15 +69,48 @@ template <class format, int n>
 static __device__ __forceinline__ void write_trellis_block(const write_tensor &w, int index, void *scratch) {
     const branch_costs<format> costs(threadIdx.x / 32 >= trellis_tries);
     wait_for_previous_kernel();
-    let_next_kernel_start();
     const block_place place = place_of_block<format, n>(w, index);
     float x[n / 32];
     load_block<n>(w, place.source, place.first, x);
     encode_trellis<format, n>(place.target, x, costs, static_cast<trellis_scratch<n> *>(scratch));
 }
 
+// q8_0 as upstream lays it out: for every 32 values an f16 scale, the largest magnitude over 127, and 32 signed bytes.
+struct format_q8_0 {
+    static __device__ __forceinline__ int block_bytes(int n) { return n / 32 * 34; }
+};
+
+template <int n> static __device__ __forceinline__ void write_q8_0(const write_tensor &w, int index) {
+    constexpr int values = n / 32, lanes = 32 / values;
+    const block_place place = place_of_block<format_q8_0, n>(w, index);
+    float x[values], top = 0.0f;
+    load_block<n>(w, place.source, place.first, x);
+#pragma unroll
+    for (int i = 0; i < values; i++) {
+        top = fmaxf(top, fabsf(x[i]));
+    }
+#pragma unroll
+    for (int step = 1; step < lanes; step *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    }
+    const float scale = top / 127.0f, to_int = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const int lane = threadIdx.x & 31;
+    uint8_t *block = place.target + lane / lanes * 34;
+    if (lane % lanes == 0) {
+        *reinterpret_cast<__half *>(block) = __float2half_rn(scale);
+    }
+#pragma unroll
+    for (int i = 0; i < values; i += 2) {
+        const int low = (int) roundf(x[i] * to_int), high = (int) roundf(x[i + 1] * to_int);
+        *reinterpret_cast<uint16_t *>(block + 2 + lane % lanes * values + i) =
+            (uint16_t) ((low & 255) | (high & 255) << 8);
+    }
+}
+
+// Formats without a trellis: a warp a block.
 template <int n> static __device__ __forceinline__ void write_scalar(const write_tensor &w, int index) {
     switch (w.format) {
+        case KV_Q8_0: write_q8_0<n>(w, index); break;
         case KV_TURBO2: write_block<format_turbo2, n>(w, index); break;
         case KV_TURBO3: write_block<format_turbo3, n>(w, index); break;
         case KV_TURBO4: write_block<format_turbo4, n>(w, index); break;
@@ -101,8 +134,8 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
     write_scalar_kernel(const __grid_constant__ write_params p) {
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x * scalar_warps + threadIdx.x / 32;
+    let_next_kernel_start(); // the attention waits for this kernel's end
     wait_for_previous_kernel();
-    let_next_kernel_start();
     if (index >= w.n_rows * (w.row_values / w.block)) {
         return;
     }
@@ -124,8 +157,7 @@ static __global__ void __launch_bounds__(trellis_warps * 32)
     }
     if (!is_trellis(w.format)) {
         wait_for_previous_kernel();
-        let_next_kernel_start();
-        if (threadIdx.x < 32) {
+        if (threadIdx.x < 32) { // its end lets the next kernel start
             if (w.block == 128) {
                 write_scalar<128>(w, index);
             } else {
@@ -139,25 +171,40 @@ static __global__ void __launch_bounds__(trellis_warps * 32)
     }
 }
 
+static bool is_trellis_write(const write_tensor &w) {
+    return w.format >= KV_TURBO2_TCQ && w.format <= KV_TURBO4_TCQ;
+}
+
+static dim3 write_grid(const write_tensor &first, const write_tensor *second) {
+    int blocks = first.n_rows * (first.row_values / first.block);
+    bool trellis = is_trellis_write(first);
+    if (second != nullptr) {
+        blocks = std::max(blocks, second->n_rows * (second->row_values / second->block));
+        trellis |= is_trellis_write(*second);
+    }
+    const unsigned tensors = second != nullptr ? 2 : 1;
+    return trellis ? dim3(blocks, tensors) : dim3((blocks + scalar_warps - 1) / scalar_warps, tensors);
+}
+
+int write_blocks(const write_tensor &first, const write_tensor *second) {
+    const dim3 grid = write_grid(first, second);
+    return (int) (grid.x * grid.y);
+}
+
 cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream) {
     write_params p = {};
     p.tensor[0] = first;
-    int blocks = first.n_rows * (first.row_values / first.block);
-    bool trellis = first.format >= KV_TURBO2_TCQ && first.format <= KV_TURBO4_TCQ;
     if (second != nullptr) {
         p.tensor[1] = *second;
-        blocks = std::max(blocks, second->n_rows * (second->row_values / second->block));
-        trellis |= second->format >= KV_TURBO2_TCQ && second->format <= KV_TURBO4_TCQ;
     }
-    if (blocks == 0) {
+    const dim3 grid = write_grid(first, second);
+    if (grid.x == 0) {
         return cudaSuccess;
     }
-    const int tensors = second != nullptr ? 2 : 1;
-    if (trellis) {
-        return launch_overlapped(write_trellis_kernel, dim3(blocks, tensors), trellis_warps * 32, 0, stream, p);
+    if (is_trellis_write(first) || (second != nullptr && is_trellis_write(*second))) {
+        return launch_overlapped(write_trellis_kernel, grid, trellis_warps * 32, 0, stream, p);
     }
-    return launch_overlapped(write_scalar_kernel, dim3((blocks + scalar_warps - 1) / scalar_warps, tensors),
-                             scalar_warps * 32, 0, stream, p);
+    return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);
 }
 
 // ---- reading back

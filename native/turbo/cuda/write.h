@@ -18,11 +18,15 @@ struct write_tensor {
     int ids_ne[2];       // of dims 1 and 2
     int ids_64;          // i64, else i32
     const float *centre; // subtracted from every row (row_values of them), or null
-    int format, block;   // turbo format, values a block
+    int format, block;   // turbo format or q8_0, values a block (of q8_0: 64 or 128, whole blocks of 32)
     int row_values, ne1, ne2, n_rows;
 };
 
-// Encode one or two tensors in one launch (`second` may be null).
+// Thread blocks of that launch.
+int write_blocks(const write_tensor &first, const write_tensor *second);
+
+// Encode one or two tensors in one launch (`second` may be null). The next launch may start once
+// everything before this one has ended and the input has been read.
 cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream);
 
 // Blocks to f16 or f32. Row r has index (i1, i2, i3) = r in base (ne1, ne2); strides in bytes.

@@ -2,11 +2,18 @@
 #pragma once
 
 #include "turbo/llama/kv_center.h"
+#include "turbo/llama/kv_mask.h"
 #include "turbo/llama/kv_plan.h"
 #include "turbo/llama/kv_resolve.h"
 #include "turbo/types.h"
 
 #include <cstdint>
+
+// Does the graph rotate keys or values of this type (Walsh-Hadamard, before they are stored)? The turbo types rotate
+// themselves. q8_0 does without: centred keys gain little from it (docs/quality.md), and it costs four launches a layer.
+static inline bool turbo_kv_graph_rotates(ggml_type type) {
+    return ggml_is_quantized(type) && !turbo_type_is(type) && type != GGML_TYPE_Q8_0;
+}
 
 // Width (values) of the view of a head that a K-shift rotates. Upstream views only the n_rot rotated values, but a
 // quantised block cannot be read in part: for those the whole head is decoded, and RoPE itself leaves the rest alone.

@@ -65,7 +65,7 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
     show_default=True,
     help="How a cache gets to its depth; auto computes no prompt beyond 16k where it can.",
 )
-@click.option("--switches", metavar="A,B", help="2x2 table of two switches: graphs,fused. One process a cell.")
+@click.option("--switches", metavar="A,B", help="2x2 table of two of graphs, fused, up_gate. One process a cell.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
@@ -126,21 +126,12 @@ def _run(model: Model, matrix: Matrix, options: BenchOptions, results: ResultFil
             if found is None:
                 found = run_group(model, group, options, common, lambda label, n=number: step(label, n, len(groups)))  # type: ignore[misc]
                 for row in found if results is not None else ():
-                    results.append(_record(row))  # type: ignore[union-attr]
+                    results.append(row.record())  # type: ignore[union-attr]
             rows += found
             if form == "jsonl":
                 for row in found:
                     click.echo(json_line(row))
     return rows
-
-
-def _record(row: Row) -> dict[str, Any]:
-    import json
-
-    from ..bench.rows import json_line
-
-    record: dict[str, Any] = json.loads(json_line(row))
-    return record
 
 
 def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row] | None:
@@ -156,6 +147,7 @@ def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row]
             model_filename=common.model_filename,
             graphs=common.graphs,
             fused=common.fused,
+            moe_fused=common.moe_fused,
             type_k=case.kv[0],
             type_v=case.kv[1],
             n_depth=case.depth,

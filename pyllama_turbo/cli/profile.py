@@ -106,20 +106,11 @@ def _capture(model: Model, pair: str, depth: int, values: dict[str, Any]) -> Cap
 
 
 def _record(model: Model, capture: Capture, name: str, depth: int) -> dict[str, Any]:
-    return capture.profile.record(
-        model=model.path.name,
-        model_type=model.facts.description,
-        label=name,
-        depth=depth,
-        method=capture.method,
-        depth_fill=capture.depth_fill,
-        effective=capture.effective,
-        plain_us=capture.plain_us,
-    )
+    return capture.record(model=model.path.name, model_type=model.facts.description, label=name, depth=depth)
 
 
 def _show(name: str, capture: Capture, top: int) -> None:
-    from ..profile.table import kernel_rows, phase_rows
+    from ..profile.table import kernel_rows, phase_rows, summary_lines
 
     profile = capture.profile
     click.echo(
@@ -131,6 +122,8 @@ def _show(name: str, capture: Capture, top: int) -> None:
         click.echo()
         print_table(*kernel_rows(profile, top))
     click.echo()
+    for line in summary_lines(capture):
+        click.echo(line)
     if profile.peak_gb_s:
         note(f"copy rate of the memory: {profile.peak_gb_s:,.0f} GB/s read and written")
 

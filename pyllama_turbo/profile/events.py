@@ -21,6 +21,9 @@ class Event:
         start_ns, end_ns: on the profiler's clock.
         device, stream: where it ran; 0, 0 on the CPU.
         bytes: bytes it read and wrote, 0 where not known.
+        grid: thread blocks of a kernel in x, y and z; zeros for everything else.
+        launch: number that all kernels of one launch share, 0 where not known; a CUDA graph is one launch.
+        graph: number of the CUDA graph it belongs to, 0 for a kernel launched alone.
     """
 
     name: str
@@ -30,6 +33,9 @@ class Event:
     device: int = 0
     stream: int = 0
     bytes: int = 0
+    grid: tuple[int, int, int] = (0, 0, 0)
+    launch: int = 0
+    graph: int = 0
 
     @property
     def ns(self) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .figure import Figure
 from .kinds import pair_name
-from .plots import Figure, figures
+from .plots import figures
 
 __all__ = ["STYLE", "failed_rows", "html_page", "markdown_page"]
 
@@ -18,6 +19,7 @@ STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 _FACTS = (
     ("time", "measured"), ("cpu", "processor"), ("n_cores", "cores"), ("gpus", "GPU"), ("driver", "driver"),
+    ("clocks", "GPU clocks"),
     ("backend", "backend"), ("simd", "vector instructions"), ("digest", "library digest"),
     ("upstream_commit", "llama.cpp commit"), ("package", "pyllama_turbo"), ("system", "system"), ("command", "command"),
 )  # fmt: skip
@@ -42,16 +44,20 @@ def _provenances(records: Sequence[Record]) -> list[Record]:
     return list(found.values())
 
 
+def _pair(record: Record) -> str:
+    return pair_name(record) if "type_k" in record else ""
+
+
 def failed_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """Every row that could not be measured: what, in which setting, why."""
     return [
         (
             str(r.get("kind")),
-            f"{r.get('model_filename') or r.get('model', '')} {pair_name(r) if 'type_k' in r else ''}".strip(),
+            str(r.get("what") or f"{r.get('model_filename') or r.get('model', '')} {_pair(r)}".strip()),
             str(r.get("reason", "")),
         )
         for r in records
-        if r.get("status") == "failed"
+        if r.get("status", "ok") != "ok"
     ]
 
 

@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from ..profile.phases import PHASES
 from .bars import stacked_bars
+from .figure import Figure, Record, good, grouped
 from .kinds import css_class, kld_text, pair_name, shape, sort_key
+from .levers import lever_tables
 from .svg import Axis, Chart
 
-__all__ = ["Figure", "figures"]
+__all__ = ["figures"]
 
-Record = Mapping[str, Any]
 _PATHS = {"decode": "one token at a time", "prefill": "prefill"}
 _PHASE_NAMES = {phase.key: phase.name for phase in PHASES}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot with its table.
-
-    Attributes:
-        title: heading.
-        note: how to read it.
-        svg: the picture.
-        headers, rows: the table under it.
-    """
-
-    title: str
-    note: str
-    svg: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def _groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        found.setdefault(tuple(record.get(key) for key in keys), []).append(record)
-    return found
-
-
-def _good(records: Sequence[Record], kind: str) -> list[Record]:
-    return [r for r in records if r.get("kind") == kind and r.get("status", "ok") == "ok"]
 
 
 def _spread(values: Iterable[float], factor: float) -> tuple[float, float]:
@@ -64,7 +34,7 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, path, n_ctx, _), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
+    for (model, path, n_ctx, _), group in grouped(good(records, "kld"), "model", "path", "n_ctx", "first").items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
         floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
         if len(measured) < 2:
@@ -129,11 +99,16 @@ def _rates(line: Sequence[Record], depths: Sequence[int]) -> tuple[str, ...]:
     return tuple(cells)
 
 
+def _without(record: Record) -> bool:
+    """Whether fused kernels were switched off: such rows belong to the tables of the levers."""
+    return record.get("fused") is False or record.get("moe_fused") is False
+
+
 def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
     found = []
-    rows = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
-    for (model, device, graphs), group in _groups(rows, "model_type", "gpu_info", "graphs").items():
-        lines = _groups(group, "type_k", "type_v")
+    rows = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
+    for (model, device, graphs), group in grouped(rows, "model_type", "gpu_info", "graphs").items():
+        lines = grouped(group, "type_k", "type_v")
         depths = sorted({r["n_depth"] for r in group})
         if len(depths) < 2:
             continue
@@ -168,7 +143,7 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
 
 def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for record in _good(records, "memory"):
+    for record in good(records, "memory"):
         lines = record["types"]
         low = min(n for line in lines for n, _ in line["points"])
         high = max(n for line in lines for n, _ in line["points"])
@@ -181,7 +156,7 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
             Axis("KV cache", y_low, y_high, log=True, unit="bytes"),
             record["model"],
         )
-        for same in _groups(({**line, "key": str(line["points"])} for line in lines), "key").values():
+        for same in grouped(({**line, "key": str(line["points"])} for line in lines), "key").values():
             chart.line(same[0]["points"], css_class(same[0]))
             chart.end_label(same[0]["points"][-1][1], ", ".join(pair_name(line) for line in same), css_class(same[0]))
         if budget > 0:
@@ -204,9 +179,10 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
 
 def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
     found = []
-    bench = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
-    kld = [r for r in _good(records, "kld") if not r.get("floor")]
-    deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in _groups(bench, "model_filename").items()}
+    bench = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
+    bench = [r for r in bench if r.get("graphs") is not False]
+    kld = [r for r in good(records, "kld") if not r.get("floor")]
+    deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in grouped(bench, "model_filename").items()}
     for file, depth in deepest.items():
         rows = [r for r in bench if r["model_filename"] == file and r["n_depth"] == depth]
         scores = {(r["type_k"], r["type_v"]): r for r in kld if r["model"] == file}
@@ -251,7 +227,7 @@ def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
 
 def _phase_shares(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, depth), group in _groups(_good(records, "profile"), "model", "depth").items():
+    for (model, depth), group in grouped(good(records, "profile"), "model", "depth").items():
         bars = [(r["label"], {row["phase"]: row["us_step"] for row in r["phases"]}) for r in group]
         title = f"What a decode step is made of: {model}, depth {depth:,}"
         keys = [key for key in _PHASE_NAMES if any(parts.get(key) for _, parts in bars)]
@@ -281,4 +257,5 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         *_speed_against_kld(records),
         *_bytes_against_context(records),
         *_phase_shares(records),
+        *lever_tables(records),
     ]

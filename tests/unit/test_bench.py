@@ -230,7 +230,7 @@ def test_two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def spawn(arguments: Sequence[str], environment: dict[str, str]) -> str:
-        graphs, fused = (flags.SWITCHES[name] not in environment for name in ("graphs", "fused"))
+        graphs, fused = (flags.is_on(name, environment) for name in ("graphs", "fused"))
         seen.append((graphs, fused))
         rate = 100.0 * (1 + graphs) * (1.1 if fused and graphs else 1)
         return (

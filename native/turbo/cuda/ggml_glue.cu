@@ -1,4 +1,4 @@
-// From ggml tensors to the arguments of the kernels. The only file here that knows ggml.
+// From ggml tensors to the arguments of the kernels. With up_gate.cu the only file here that knows ggml.
 
 #include "turbo/cuda/turbo_cuda.cuh"
 
@@ -102,6 +102,9 @@ static bool centres_for(ggml_cgraph *cgraph, int sub, int write) {
 }
 
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
+    if (const int n = turbo_cuda_split_up_gate(ctx, cgraph, i)) {
+        return n;
+    }
     // with concurrent streams, V may be computed on another one
     if (ctx.curr_stream_no != 0) {
         return 0;

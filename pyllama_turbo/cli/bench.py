@@ -12,7 +12,7 @@ from ..errors import OptionError, TurboError
 from ..models import resolve
 from ._lab import bench_options, context_keywords, given_arguments, model_keywords, open_results, results_option, steps
 from .flags import GroupedCommand, model_option
-from .output import note, print_table
+from .output import note, print_json, print_table
 from .run import load_model
 
 if TYPE_CHECKING:
@@ -67,12 +67,27 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
 )
 @click.option("--switches", metavar="A,B", help="2x2 table of two of graphs, fused, up_gate. One process a cell.")
 @click.option(
+    "--llama-bench",
+    "program",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PROGRAM",
+    help="Compare with this build of llama.cpp's llama-bench, round by round; exit with 1 if they disagree.",
+)
+@click.option(
     "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
 @results_option
 @bench_options
-def command(model: str, switches: str | None, form: str, as_json: bool, out: Path | None, **values: Any) -> int:
+def command(
+    model: str,
+    switches: str | None,
+    program: Path | None,
+    form: str,
+    as_json: bool,
+    out: Path | None,
+    **values: Any,
+) -> int:
     """Measure prompt and generation speed, as llama-bench does and in its rows.
 
     LIST is 512,1024 or a range: 0-4096+1024 (steps), 1k-32k*2 (multiples). Ratios are medians over repeats taken in
@@ -82,6 +97,8 @@ def command(model: str, switches: str | None, form: str, as_json: bool, out: Pat
         return _switches(
             switches, out, given_arguments(click.get_current_context(), ("switches", "form", "as_json", "out"))
         )
+    if program is not None:
+        return _compare(model, program, out, as_json or form in ("json", "jsonl"), values)
     form = "json" if as_json else form
     matrix, options = _matrix(values), _options(values)
     results = open_results(out)
@@ -208,3 +225,34 @@ def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
     if failed:
         raise TurboError(f"a cell could not be measured: {failed[0]}")
     return 0
+
+
+def _compare(model: str, program: Path, out: Path | None, as_json: bool, values: dict[str, Any]) -> int:
+    """Every case of the matrix by llama-bench and by us."""
+    from ..bench.upstream import against_llama_bench
+
+    options, results = _options(values), open_results(out)
+    found = []
+    with load_model(resolve(model), **model_keywords(values)) as opened, steps() as step:
+        cases = [case for group in _matrix(values).groups() for case in group]
+        for number, case in enumerate(cases):
+            step(f"{case.name} {'/'.join(case.kv)}", number, len(cases))
+            done = against_llama_bench(opened, case, program, options)
+            found.append(done)
+            if results is not None:
+                results.append(done.record())
+    if as_json:
+        print_json([done.record() for done in found])
+    else:
+        rows = [
+            (
+                "/".join(dict.fromkeys(done.case.kv)),
+                done.case.name,
+                *(f"{rate:.2f}" for rate in done.rates),
+                f"{done.ratio.median:.3f} ({done.ratio.low:.3f} to {done.ratio.high:.3f})",
+                "yes" if done.agrees else "NO",
+            )
+            for done in found
+        ]
+        print_table(("K/V", "TEST", "T/S", "LLAMA-BENCH", "RATIO", "AGREES"), rows)
+    return 0 if all(done.agrees for done in found) else 1

@@ -9,6 +9,7 @@ import click
 
 from ..errors import OptionError
 from ..models import resolve
+from ._lab import open_results
 from .flags import GroupedCommand
 from .output import note
 
@@ -29,9 +30,17 @@ _PAIRS = ("f16", "q8_0", "turbo4_tcq", "turbo4", "turbo3_tcq", "turbo3", "turbo2
     help="Markdown file to write.",
 )
 @click.option("-m", "--model", "models", multiple=True, metavar="MODEL", help="Add the bytes of this model's KV cache.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Add the bytes of -m to this result file.",
+)
 @click.option("--title", default="pyllama_turbo results", show_default=True, help="Heading.")
-def command(files: tuple[Path, ...], page: Path | None, text: Path | None, models: tuple[str, ...], title: str) -> None:
-    """Draw the result FILES of bench, kld, profile and advise.
+def command(
+    files: tuple[Path, ...], page: Path | None, text: Path | None, models: tuple[str, ...], out: Path | None, title: str
+) -> None:
+    """Draw the result FILES of bench, kld, needle, profile and the GPU scripts.
 
     The HTML file needs nothing else: pictures are inside, every plot has its table, light and dark follow the reader's
     setting, and the head says where the numbers come from.
@@ -41,9 +50,13 @@ def command(files: tuple[Path, ...], page: Path | None, text: Path | None, model
 
     if not files and not models:
         raise OptionError("there is nothing to report", hint="give result files, or a model with -m")
-    if page is None and text is None:
+    if page is None and text is None and out is None:
         raise OptionError("there is nowhere to write to", hint="give -o report.html or --markdown report.md")
-    records = read_records(files) + [memory_record(resolve(name)) for name in models]
+    memory = [memory_record(resolve(name)) for name in models]
+    results = open_results(out)
+    for record in memory if results is not None else ():
+        results.append(record)  # type: ignore[union-attr]
+    records = read_records(files) + memory
     for path, content in ((page, html_page), (text, markdown_page)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

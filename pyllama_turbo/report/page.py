@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from .figure import Figure
+from .figure import Figure, Record
 from .kinds import pair_name
+from .origins import Origin, origins
 from .plots import figures
 
 __all__ = ["STYLE", "failed_rows", "html_page", "markdown_page"]
 
-Record = Mapping[str, Any]
-
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-
-_FACTS = (
-    ("time", "measured"), ("cpu", "processor"), ("n_cores", "cores"), ("gpus", "GPU"), ("driver", "driver"),
-    ("clocks", "GPU clocks"),
-    ("backend", "backend"), ("simd", "vector instructions"), ("digest", "library digest"),
-    ("upstream_commit", "llama.cpp commit"), ("package", "pyllama_turbo"), ("system", "system"), ("command", "command"),
-)  # fmt: skip
-
-
-def _facts(record: Record) -> list[tuple[str, str]]:
-    found = []
-    for key, name in _FACTS:
-        value = record.get(key)
-        text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
-        if text:
-            found.append((name, text))
-    return found
-
-
-def _provenances(records: Sequence[Record]) -> list[Record]:
-    """Distinct origins: runs that differ only in time and command line are one, the latest shown."""
-    found: dict[tuple[str, ...], Record] = {}
-    for record in records:
-        if record.get("kind") == "provenance":
-            found[tuple(str(record.get(k)) for k in ("digest", "backend", "cpu", "gpus", "driver", "system"))] = record
-    return list(found.values())
 
 
 def _pair(record: Record) -> str:
@@ -68,6 +40,11 @@ def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], css: str 
     return f'<div class="wide"><table class="{css}">{top}<tbody>\n{body}\n</tbody></table></div>'
 
 
+def _html_origin(origin: Origin) -> str:
+    commands = "\n".join(f"<code>{html.escape(command)}</code>" for command in origin.commands)
+    return f'<div class="origin"><p>{html.escape("; ".join(origin.facts))}</p>\n{commands}</div>'
+
+
 def _html_figure(figure: Figure) -> str:
     return (
         f"<h2>{html.escape(figure.title)}</h2>\n<p class='note'>{html.escape(figure.note)}</p>\n{figure.svg}\n"
@@ -83,7 +60,7 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         title: heading.
     """
     parts = [f"<h1>{html.escape(title)}</h1>"]
-    parts += [_html_table((), _facts(record), "facts") for record in _provenances(records)]
+    parts += [_html_origin(origin) for origin in origins(records)]
     drawn = figures(records)
     parts += [_html_figure(figure) for figure in drawn]
     if not drawn:
@@ -113,10 +90,10 @@ def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def markdown_page(records: Sequence[Record], title: str = "Results") -> str:
     """The tables of the page as Markdown."""
     parts = [f"# {title}"]
-    for record in _provenances(records):
-        parts.append(
-            "\n".join(f"* {name}: {f'`{text}`' if name == 'command' else text}" for name, text in _facts(record))
-        )
+    parts += [
+        "\n".join([f"Measured on: {'; '.join(origin.facts)}", *(f"* `{command}`" for command in origin.commands)])
+        for origin in origins(records)
+    ]
     for figure in figures(records):
         parts.append(f"## {figure.title}\n{figure.note}\n\n{_markdown_table(figure.headers, figure.rows)}")
     if failed := failed_rows(records):

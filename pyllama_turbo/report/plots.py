@@ -10,6 +10,7 @@ from .bars import stacked_bars
 from .figure import Figure, Record, good, grouped
 from .kinds import css_class, kld_text, pair_name, shape, sort_key
 from .levers import lever_tables
+from .needle import needle_figures
 from .svg import Axis, Chart
 
 __all__ = ["figures"]
@@ -34,7 +35,8 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, path, n_ctx, _), group in grouped(good(records, "kld"), "model", "path", "n_ctx", "first").items():
+    keys = ("model", "path", "n_ctx", "first", "backend")
+    for (model, path, n_ctx, _, backend), group in grouped(good(records, "kld"), *keys).items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
         floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
         if len(measured) < 2:
@@ -57,7 +59,7 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
             chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
         found.append(
             Figure(
-                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}",
+                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}, {str(backend).upper()}",
                 f"Lower left is better; the dashed line joins pairs that no other beats in both. {_scored(group[0])}",
                 chart.render(),
                 ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
@@ -104,11 +106,20 @@ def _without(record: Record) -> bool:
     return record.get("fused") is False or record.get("moe_fused") is False
 
 
+def _one_per_depth(line: Sequence[Record]) -> list[Record]:
+    """One row for each depth: the longest generation, and of equal ones the latest."""
+    found: dict[int, Record] = {}
+    for r in line:
+        if r["n_depth"] not in found or r["n_gen"] >= found[r["n_depth"]]["n_gen"]:
+            found[r["n_depth"]] = r
+    return [found[depth] for depth in sorted(found)]
+
+
 def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
     found = []
     rows = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
     for (model, device, graphs), group in grouped(rows, "model_type", "gpu_info", "graphs").items():
-        lines = grouped(group, "type_k", "type_v")
+        lines = {pair: _one_per_depth(line) for pair, line in grouped(group, "type_k", "type_v").items()}
         depths = sorted({r["n_depth"] for r in group})
         if len(depths) < 2:
             continue
@@ -116,8 +127,7 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
         chart = Chart(
             Axis("tokens in the cache", 0, max(depths), unit="tokens"), Axis("tokens/s, one sequence", 0, top), model
         )
-        for line in lines.values():
-            ordered = sorted(line, key=lambda r: r["n_depth"])
+        for ordered in lines.values():
             css = css_class(ordered[0])
             chart.band([(r["n_depth"], min(r["samples_ts"]), max(r["samples_ts"])) for r in ordered], css)
             chart.line([(r["n_depth"], statistics.median(r["samples_ts"])) for r in ordered], css)
@@ -126,7 +136,8 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
                 chart.point(
                     r["n_depth"], rate, css, f"{pair_name(r)} at {r['n_depth']:,}: {rate:.1f} tokens/s", radius=3
                 )
-            chart.end_label(statistics.median(ordered[-1]["samples_ts"]), pair_name(ordered[0]), css)
+            last = ordered[-1]
+            chart.end_label(statistics.median(last["samples_ts"]), pair_name(last), css, x=last["n_depth"])
         state = "" if graphs is None else f", CUDA graphs {'on' if graphs else 'off'}"
         found.append(
             Figure(
@@ -227,26 +238,33 @@ def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
 
 def _phase_shares(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, depth), group in grouped(good(records, "profile"), "model", "depth").items():
-        bars = [(r["label"], {row["phase"]: row["us_step"] for row in r["phases"]}) for r in group]
-        title = f"What a decode step is made of: {model}, depth {depth:,}"
-        keys = [key for key in _PHASE_NAMES if any(parts.get(key) for _, parts in bars)]
+    for (model, depth, method), group in grouped(good(records, "profile"), "model", "depth", "method").items():
+        latest = list({r["label"]: r for r in group}.values())
+        steps = [{row["phase"]: row for row in r["phases"]} for r in latest]
+        bars = [
+            (r["label"], {key: row["us_step"] for key, row in step.items()}, r["step_us"])
+            for r, step in zip(latest, steps, strict=True)
+        ]
+        device = "GPU" if method == "cupti" else "CPU"
+        title = f"What a decode step is made of: {model}, depth {depth:,}, {device}"
+        keys = [key for key in _PHASE_NAMES if any(key in step for step in steps)]
+        rows = [(_PHASE_NAMES[key], *(_phase_cell(step.get(key)) for step in steps)) for key in keys]
         found.append(
             Figure(
                 title,
-                "Microseconds of a step by phase, with the profiler on; gaps are times in which nothing runs.",
+                "Microseconds of a step by phase, with the profiler on, and shares of the step. Kernels that overlap "
+                "count in full, so parts can add up to more than the step; gaps are times in which nothing runs.",
                 stacked_bars(bars, _PHASE_NAMES, "µs", title),
-                ("phase", *(label for label, _ in bars)),
-                tuple(
-                    (
-                        _PHASE_NAMES[key],
-                        *(f"{p.get(key, 0):,.1f} ({100 * p.get(key, 0) / sum(p.values()):.1f} %)" for _, p in bars),
-                    )
-                    for key in keys
-                ),
+                ("phase", *(r["label"] for r in latest)),
+                (*rows, ("step", *(f"{r['step_us']:,.1f}" for r in latest)),
+                 ("step without the profiler", *(f"{r['plain_us']:,.1f}" for r in latest))),
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def _phase_cell(row: Record | None) -> str:
+    return "-" if row is None else f"{row['us_step']:,.1f} ({100 * row['share']:.1f} %)"
 
 
 def figures(records: Sequence[Record]) -> list[Figure]:
@@ -257,5 +275,6 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         *_speed_against_kld(records),
         *_bytes_against_context(records),
         *_phase_shares(records),
+        *needle_figures(records),
         *lever_tables(records),
     ]

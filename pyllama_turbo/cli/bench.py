@@ -94,9 +94,8 @@ def command(
     turns, with the smallest and largest. A case that fails keeps its row with the reason, and the exit code is 1.
     """
     if switches:
-        return _switches(
-            switches, out, given_arguments(click.get_current_context(), ("switches", "form", "as_json", "out"))
-        )
+        given = given_arguments(click.get_current_context(), ("switches", "form", "as_json", "out"))
+        return _switches(switches, out, given, as_json or form in ("json", "jsonl"))
     if program is not None:
         return _compare(model, program, out, as_json or form in ("json", "jsonl"), values)
     form = "json" if as_json else form
@@ -137,14 +136,23 @@ def _run(model: Model, matrix: Matrix, options: BenchOptions, results: ResultFil
 
     common, groups = common_row(model, collect()), matrix.groups()
     rows: list[Row] = []
+    rounds = options.repeats + options.warm_up
+    begun, total = 0, rounds * len(matrix)
     with steps() as step:
-        for number, group in enumerate(groups):
+
+        def report(label: str) -> None:
+            nonlocal begun
+            step(label, begun, total)
+            begun += 1
+
+        for number, group in enumerate(groups, 1):
             found = _saved(results, group, common) if results is not None else None
             if found is None:
-                found = run_group(model, group, options, common, lambda label, n=number: step(label, n, len(groups)))  # type: ignore[misc]
+                found = run_group(model, group, options, common, report)
                 for row in found if results is not None else ():
                     results.append(row.record())  # type: ignore[union-attr]
             rows += found
+            begun = number * rounds * len(group)  # also past what was in the file, or failed
             if form == "jsonl":
                 for row in found:
                     click.echo(json_line(row))
@@ -207,7 +215,7 @@ def _remarks(rows: Sequence[Row]) -> None:
         note(f"keys stored: {', '.join(stored)}")
 
 
-def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
+def _switches(names: str, out: Path | None, arguments: Sequence[str], as_json: bool) -> int:
     """The 2x2 table: this command again, once for each combination."""
     from ..bench.flags import run_cells, table
 
@@ -215,8 +223,10 @@ def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
     if len(wanted) > 2:
         raise OptionError("two switches make a table", asked=names)
     cells = run_cells(wanted, arguments)
-    headers, lines = table(cells)
-    print_table(headers, lines)
+    if as_json:
+        print_json([{"state": dict(cell.state), "median_ts": cell.rate, "rows": cell.rows} for cell in cells])
+    else:
+        print_table(*table(cells))
     results = open_results(out)
     for record in (row for cell in cells for row in cell.rows):
         if results is not None:

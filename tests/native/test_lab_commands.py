@@ -146,3 +146,19 @@ def test_identity_between_cpu_settings_shows_the_gap(tiny: Model, capfd: pytest.
     assert code == 1 and text.startswith("different") and "A'S GAP" in text
     code, text, _ = command(capfd, *base, "-b", "kv=f16,n_threads=2,k_center=off", "--json")
     assert json.loads(text)["n_prompts"] == 8
+
+
+def test_a_saved_run_says_what_made_it(
+    tiny: Model, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ("identity", "-m", tiny.path, "-n", 4, "-a", "kv=f16,n_threads=1")
+    assert command(capfd, *base, "--save", tmp_path / "a.json")[0] == 0
+    monkeypatch.setenv("GGML_CUDA_DISABLE_GRAPHS", "1")
+    code, text, err = command(capfd, *base, "--against", tmp_path / "a.json")
+    a, b = err.splitlines()[-2:]
+    assert code == 0 and text.startswith("identical") and a.endswith("graphs off") and not b.endswith("off")
+    assert "library " in b and b.startswith("B: kv=f16,n_threads=1 on cpu")
+    code, text, _ = command(capfd, *base, "--against", tmp_path / "a.json", "--json")
+    assert json.loads(text)["a"]["off"] == ["graphs"] and json.loads(text)["b"]["off"] == []
+    (tmp_path / "a.json").write_text('{"runs": 3}')
+    assert command(capfd, *base, "--against", tmp_path / "a.json")[0] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,6 +100,22 @@ class Profile:
     def share(self, phase: str) -> float:
         """Share of a phase, 0 if it does not occur."""
         return next((row.share for row in self.phases if row.phase == phase), 0.0)
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Profile:
+        """The profile of a result record.
+
+        Raises:
+            KeyError, TypeError: the record is none.
+        """
+        return cls(
+            n_steps=record["n_steps"],
+            step_us=record["step_us"],
+            busy_us=record["busy_us"],
+            phases=tuple(PhaseRow(**row) for row in record["phases"]),
+            kernels=tuple(KernelRow(**row) for row in record["kernels"]),
+            peak_gb_s=record["peak_gb_s"],
+        )
 
     def record(self, **more: Any) -> dict[str, Any]:
         """As a record of a result file."""

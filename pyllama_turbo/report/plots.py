@@ -239,11 +239,15 @@ def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
 def _phase_shares(records: Sequence[Record]) -> list[Figure]:
     found = []
     for (model, depth, method), group in grouped(good(records, "profile"), "model", "depth", "method").items():
-        latest = list({r["label"]: r for r in group}.values())
+        latest = list({(r["label"], r.get("digest")): r for r in group}.values())
+        labels = [r["label"] for r in latest]
+        names = [
+            f"{n} {str(r.get('digest'))[:6]}" if labels.count(n) > 1 else n for n, r in zip(labels, latest, strict=True)
+        ]
         steps = [{row["phase"]: row for row in r["phases"]} for r in latest]
         bars = [
-            (r["label"], {key: row["us_step"] for key, row in step.items()}, r["step_us"])
-            for r, step in zip(latest, steps, strict=True)
+            (name, {key: row["us_step"] for key, row in step.items()}, r["step_us"])
+            for name, r, step in zip(names, latest, steps, strict=True)
         ]
         device = "GPU" if method == "cupti" else "CPU"
         title = f"What a decode step is made of: {model}, depth {depth:,}, {device}"
@@ -255,7 +259,7 @@ def _phase_shares(records: Sequence[Record]) -> list[Figure]:
                 "Microseconds of a step by phase, with the profiler on, and shares of the step. Kernels that overlap "
                 "count in full, so parts can add up to more than the step; gaps are times in which nothing runs.",
                 stacked_bars(bars, _PHASE_NAMES, "µs", title),
-                ("phase", *(r["label"] for r in latest)),
+                ("phase", *names),
                 (*rows, ("step", *(f"{r['step_us']:,.1f}" for r in latest)),
                  ("step without the profiler", *(f"{r['plain_us']:,.1f}" for r in latest))),
             )

@@ -102,6 +102,10 @@ def test_profile_and_levers_count_what_ran(tmp_path: Path, open_model: Any, capf
     a, b = json.loads(text)
     assert (a["label"], b["label"]) == ("turbo3", "f16") and a["experts"]["calls_step"] == 6
     assert a["launches"]["kernels"] > 50 and [r["kind"] for r in read_records([tmp_path / "r.jsonl"])][1] == "profile"
+    code, text, _ = command(capfd, "profile", *base, "--before", tmp_path / "r.jsonl")
+    assert code == 0 and "A = f16 of library" in text and "B = turbo3 now" in text and "step" in text.splitlines()[-1]
+    (tmp_path / "none.jsonl").write_text('{"kind": "bench"}\n')
+    assert command(capfd, "profile", *base, "--before", tmp_path / "none.jsonl")[0] == 2
     code, text, _ = command(capfd, "levers", *base)
     assert code == 0 and "L7" in text and "no kernel of its own" in text and "expert matmul: 6 calls" in text
     code, text, _ = command(capfd, "levers", *base, "--json")

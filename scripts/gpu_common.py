@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -12,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the package of this checkout, installed or not
+from pyllama_turbo.report.records import ResultFile, read_records  # noqa: E402
+
 _FIELDS = (
     "name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw",
     "memory.total", "memory.used",
@@ -79,14 +81,13 @@ class Results:
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
         self.failed: list[str] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             path.unlink(missing_ok=True)
+        self._file = ResultFile(path)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Append a record; one that failed or was skipped is remembered."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.append(record)
         if record.get("status", "ok") != "ok":
             setting = "/".join(str(record[k]) for k in ("type_k", "type_v") if k in record)
             self.failed.append(f"{record.get('kind')} {record.get('what', setting)}: {record.get('reason')}")
@@ -96,5 +97,5 @@ class Results:
         self.add({"kind": kind, "what": what, "status": "skipped", "reason": reason})
 
     def records(self) -> list[dict[str, Any]]:
-        """Everything in the file."""
-        return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        """Everything in the file, what other processes wrote included."""
+        return read_records([self.path]) if self.path.exists() else []

@@ -40,6 +40,7 @@ TOKENS = 48
 PREFILL_DEPTH = 32768
 # What is switched off in each cell. The first is the shipping setting and measures everything.
 CELLS: tuple[tuple[str, ...], ...] = ((), ("up_gate",), ("graphs",), ("graphs", "up_gate"), ("fused",))
+ALL_CELLS = ",".join(map(str, range(len(CELLS))))
 GRACE_S = 20.0  # a cell ends itself when its time is up; only one that hangs is ended from outside
 
 
@@ -171,13 +172,13 @@ def spawn_cell(number: int, model: Path, args: argparse.Namespace, results: Resu
     command += ["--asked", args.asked]
     environment = switched({switch: switch not in off for switch in SWITCHES}, os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    before = len(results.records()) if results.path.exists() else 0
+    before = len(results.records())
     try:
         done = subprocess.run(command, env=environment, timeout=budget.left + GRACE_S, check=False)
         broken = f"the process ended with {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired:
         broken = "the process hung and was ended"
-    for record in results.records()[before:] if results.path.exists() else []:
+    for record in results.records()[before:]:
         if record.get("status", "ok") != "ok":
             results.failed.append(f"{name}: {record.get('what', record.get('kind'))}: {record.get('reason')}")
     if broken:
@@ -187,6 +188,11 @@ def spawn_cell(number: int, model: Path, args: argparse.Namespace, results: Resu
 def command_line() -> str:
     """This process's command line, without folders."""
     return " ".join(Path(part).name if Path(part).is_absolute() else part for part in ["python", *sys.argv])
+
+
+def cell_names() -> str:
+    """The cells by number, for the help."""
+    return ", ".join(f"{i} {'without ' + ' and '.join(off) if off else 'as shipped'}" for i, off in enumerate(CELLS))
 
 
 def forwarded(args: argparse.Namespace) -> list[str]:
@@ -205,7 +211,7 @@ def run_shape(shape: str, model: Path, args: argparse.Namespace) -> list[str]:
     budget = Budget(args.budget)
     results = Results(args.out / f"lab-{shape}.jsonl", fresh=True)
     results.add(gpu_facts("before"))
-    for number in range(len(CELLS)):
+    for number in map(int, args.cells.split(",")):
         spawn_cell(number, model, args, results, budget)
     results.add({**gpu_facts("after"), "seconds": budget.spent})
     print(markdown_page(results.records(), f"Levers of {shape}"), flush=True)
@@ -235,6 +241,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="store_true", help="keep the model files")
     parser.add_argument("--tiny", action="store_true", help="small models with the same heads, to try the script")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="where results go [docs/results]")
+    parser.add_argument("--cells", default=ALL_CELLS, help=f"combinations of the switches: {cell_names()} [all]")
     parser.add_argument("--cell", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--asked", default="", help=argparse.SUPPRESS)  # the command line that a cell serves

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown", "row_of", "table_cells"]
+__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown", "row_of", "table_cells", "without_constants"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,22 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     if not any(line[-1] for line in cells):
         return headers[:-1], [line[:-1] for line in cells]
     return headers, cells
+
+
+def without_constants(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[str, list[str], list[list[str]]]:
+    """A table for a terminal: what all rows have in common of model and backend goes into a line above it.
+
+    Returns:
+        The line, and headers and cells without those columns.
+    """
+    common = [
+        i
+        for i, h in enumerate(headers)
+        if h in ("model", "size", "params", "backend") and len({c[i] for c in cells}) == 1
+    ]
+    caption = ", ".join(cells[0][i] for i in common) if cells else ""
+    kept = [i for i in range(len(headers)) if i not in common]
+    return caption, [headers[i] for i in kept], [[line[i] for i in kept] for line in cells]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -188,7 +188,7 @@ def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row]
 
 
 def _print(rows: Sequence[Row], form: str) -> None:
-    from ..bench.rows import csv_lines, json_line, markdown, table_cells
+    from ..bench.rows import csv_lines, json_line, markdown, table_cells, without_constants
 
     if form == "md":
         click.echo(markdown(rows), nl=False)
@@ -197,7 +197,8 @@ def _print(rows: Sequence[Row], form: str) -> None:
     elif form == "json":
         click.echo("[\n" + ",\n".join(json_line(row) for row in rows) + "\n]")
     elif form == "table":
-        headers, cells = table_cells(rows)
+        caption, headers, cells = without_constants(*table_cells(rows))
+        note(caption)
         print_table([h.upper() for h in headers], cells)
         _remarks(rows)
 

@@ -1,4 +1,4 @@
-"""Tables of the levers: graphs x fused up+gate, launches counted, greedy tokens under the switches, short batches."""
+"""Tables without plots: graphs x fused up+gate, launches, greedy tokens under the switches, batches, llama-bench."""
 
 from __future__ import annotations
 
@@ -169,6 +169,30 @@ def _with_ratio(record: Record) -> str:
     return f"{median_and_spread(record)} = {record['ratio']:.2f}x ({spread})"
 
 
+def _agreement_tables(records: Sequence[Record]) -> list[Figure]:
+    rows = good(records, "agreement")
+    if not rows:
+        return []
+    lines = tuple(
+        (
+            "/".join(dict.fromkeys(r["kv"])),
+            r["test"],
+            f"{r['ours_ts']:.2f}",
+            f"{r['theirs_ts']:.2f}",
+            f"{r['ratio']:.3f} ({r['ratio_low']:.3f} to {r['ratio_high']:.3f})",
+            str(len(r["ours_ns"])),
+            "yes" if r["agrees"] else "no",
+        )
+        for r in rows
+    )
+    note = (
+        "Tokens/s of `bench` and of llama.cpp's llama-bench on the same library, round by round; medians, and the ratio "
+        "of the rounds with the lowest and highest. They agree where their rounds overlap."
+    )
+    headers = ("K/V", "test", "bench", "llama-bench", "ratio", "rounds", "agree")
+    return [Figure("Against llama-bench", note, "", headers, lines)]
+
+
 def lever_tables(records: Sequence[Record]) -> list[Figure]:
     """Every table that the records have the numbers for."""
     return [
@@ -176,4 +200,5 @@ def lever_tables(records: Sequence[Record]) -> list[Figure]:
         *_switch_tables(records),
         *_launch_tables(records),
         *_greedy_tables(records),
+        *_agreement_tables(records),
     ]

@@ -168,3 +168,10 @@ def test_launches_greedy_tokens_and_batches_have_tables() -> None:
     assert table.headers == ("K/V", "4 tokens at 64") and "3 of 4 tokens at 64" in table.note
     assert table.rows[1] == ("turbo3", "100.00 ± 1.00 = 1.50x (1.40 to 1.60)")
     assert "48 of 48" in html_page([*records, *tokens, batch, other])
+
+
+def test_agreement_with_llama_bench_has_a_table() -> None:
+    record = {"kind": "agreement", "test": "tg16", "kv": ["f16", "f16"], "ours_ts": 9.5, "theirs_ts": 10.0}
+    record |= {"ratio": 0.95, "ratio_low": 0.9, "ratio_high": 1.05, "ours_ns": [1, 2, 3], "agrees": True}
+    (table,) = lever_tables([record])
+    assert table.rows == (("f16", "tg16", "9.50", "10.00", "0.950 (0.900 to 1.050)", "3", "yes"),)

@@ -186,8 +186,8 @@ def _agreement_tables(records: Sequence[Record]) -> list[Figure]:
         for r in rows
     )
     note = (
-        "Tokens/s of `bench` and of llama.cpp's llama-bench on the same library, round by round; medians, and the ratio "
-        "of the rounds with the lowest and highest. They agree where their rounds overlap."
+        "Tokens/s of `bench` and of llama.cpp's llama-bench on the same library, round by round; medians, and the "
+        "ratio of the rounds with the lowest and highest. They agree where their rounds overlap."
     )
     headers = ("K/V", "test", "bench", "llama-bench", "ratio", "rounds", "agree")
     return [Figure("Against llama-bench", note, "", headers, lines)]

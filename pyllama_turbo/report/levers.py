@@ -79,7 +79,7 @@ def _launch_cells(record: Record) -> tuple[str, ...]:
     if not experts:
         return (*cells, "-", "-", "-", "-")
     layers = experts["separate"] or experts["merged"]
-    fired = f"{experts['fired']:g} of {layers}" if experts["separate"] else f"inert ({layers} merged)"
+    fired = f"{experts['fired']:g} of {layers}" if experts["separate"] else f"{layers} merged"
     share = f"{experts['gb_s']:,.0f} = {100 * experts['of_peak']:.0f} %" if experts["of_peak"] else "-"
     return (*cells, f"{experts['calls_step']:g}", f"{experts['us_call']:.1f}", fired, share)
 
@@ -87,15 +87,18 @@ def _launch_cells(record: Record) -> tuple[str, ...]:
 def _launch_tables(records: Sequence[Record]) -> list[Figure]:
     found = []
     for (model, depth), group in grouped(good(records, "launches"), "model_type", "depth").items():
-        ordered = sorted(group, key=lambda r: (r["type_k"], r["type_v"]))
+        latest = {(r["type_k"], r["type_v"], _fusions(r), r.get("graphs")): r for r in group}.values()
+        ordered = sorted(latest, key=lambda r: (r["type_k"], r["type_v"]))
         found.append(
             Figure(
                 f"Launches of a decode step: {model}, depth {depth:,}",
-                "Counted from the kernels that ran. GB/s: expert weights of a token over the time of the expert "
-                "matmul, and its share of the measured copy rate.",
+                "Counted from the kernels that ran: kernels, graphs launched, kernels in graphs and alone, norm and "
+                "elementwise kernels, expert matmuls with their microseconds, layers in which up and gate ran as one "
+                "kernel. GB/s: expert weights of a token over the time of the expert matmuls, and its share of the "
+                "measured copy rate.",
                 "",
-                ("K/V", "fusions", "graphs", "kernels", "graph launches", "kernels in graphs", "alone",
-                 "norm, elementwise", "expert matmuls", "µs a call", "up+gate as one", "GB/s"),
+                ("K/V", "fusions", "graphs", "kernels", "launched", "in graphs", "alone", "norms", "experts", "µs",
+                 "up+gate", "GB/s"),
                 tuple((pair_name(r), *_launch_cells(r)) for r in ordered),
             )
         )  # fmt: skip

@@ -69,9 +69,9 @@ bench-kernels: ## Time the CUDA kernels alone, a layer at a time
 	@$(PYTHON) scripts/gpu_check.py bench $(ARGS)
 
 results: ## Draw docs/results from its records
-	@$(PY) -m pyllama_turbo report docs/results/*.jsonl -o docs/results/report.html --markdown docs/results/README.md
+	@$(PY) -m pyllama_turbo report $(sort $(wildcard docs/results/*.jsonl)) -o docs/results/report.html --markdown docs/results/README.md
 
-bench-gpu: build ## Measure the published GPU numbers on this machine
+bench-gpu: build ## Measure the published GPU numbers on this machine: speed, phases, launches, switches
 	@$(PY) scripts/gpu_bench.py $(ARGS)
 
 clean: ## Remove build results

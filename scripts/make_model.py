@@ -247,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write a GGUF model with random weights.")
     parser.add_argument("path", type=Path, help="file to write")
     parser.add_argument("--shape", help="shape of a real model, Q4_0, for speed only; LIST lists them")
+    parser.add_argument("--tiny", action="store_true", help="with --shape: the same heads and layer pattern, but small")
     parser.add_argument("--arch", choices=sorted(ARCHS), default="llama")
     for name, default in (("n-head", 4), ("n-head-kv", 2), ("head-dim", 64), ("n-ff", 256), ("n-expert", 0)):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default {default}")
@@ -257,12 +258,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--weight-type", choices=("f16", "f32"), default="f16")
     parser.add_argument("--k-bias", type=float, default=0.0, metavar="X", help="outliers in qwen2's first K bias")
     args = vars(parser.parse_args(argv))
-    path, shape, n_layer = args.pop("path"), args.pop("shape"), args.pop("n_layer")
+    path, shape, n_layer, tiny = args.pop("path"), args.pop("shape"), args.pop("n_layer"), args.pop("tiny")
     try:
         if shape is not None:
             import model_shapes
 
-            model_shapes.write_shape(path, shape, n_layer=n_layer, seed=args["seed"])
+            model_shapes.write_shape(path, shape, n_layer=n_layer, seed=args["seed"], tiny=tiny)
         else:
             write_model(path, n_layer=n_layer or 2, **args)
     except (ValueError, OSError) as error:

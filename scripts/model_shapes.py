@@ -114,8 +114,18 @@ class _Tensors:
         self._writer.add(name, values)
 
 
-def write_shape(path: str | os.PathLike[str], name: str, *, n_layer: int | None = None, seed: int = 0) -> Path:
+def shrink(shape: RealShape) -> RealShape:
+    """The same heads, windows, layer pattern and kind of experts in a model of a few megabytes, for tests."""
+    experts = {"n_expert": 8, "n_expert_used": 2, "n_ff_expert": 64} if shape.n_expert else {}
+    return replace(shape, n_layer=shape.swa_pattern or 2, n_embd=256, n_ff=128, n_vocab=512, **experts)
+
+
+def write_shape(
+    path: str | os.PathLike[str], name: str, *, n_layer: int | None = None, seed: int = 0, tiny: bool = False
+) -> Path:
     """Write the random model of shape `name` (see `SHAPES`), with fewer layers if `n_layer` says so.
+
+    `tiny` keeps what decides which kernels and caches it uses and makes everything else small (see `shrink`).
 
     Raises:
         ValueError: for an unknown name; the message lists the known ones.
@@ -123,7 +133,8 @@ def write_shape(path: str | os.PathLike[str], name: str, *, n_layer: int | None 
     if name not in SHAPES:
         known = "\n".join(f"  {key}: {shape.summary}" for key, shape in SHAPES.items())
         raise ValueError(f"unknown shape {name!r}; known:\n{known}")
-    shape = replace(SHAPES[name], n_layer=n_layer or SHAPES[name].n_layer)
+    shape = shrink(SHAPES[name]) if tiny else SHAPES[name]
+    shape = replace(shape, n_layer=n_layer or shape.n_layer)
     writer = GGUFWriter(path, shape.arch)
     _set_metadata(writer, shape)
     add_vocabulary(writer, shape.n_vocab, CHAT_TEMPLATE)

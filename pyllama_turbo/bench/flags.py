@@ -8,20 +8,23 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError, TurboError
 
-__all__ = ["SWITCHES", "Cell", "run_cells", "table"]
+__all__ = ["SWITCHES", "Cell", "is_on", "run_cells", "switched", "table"]
 
-# name -> environment variable that turns it off
+# name -> environment variable, and its value that turns the switch off. "fused" is every fusion of the CUDA backend,
+# "up_gate" the one of an expert layer's up and gate matmul with their activation.
 SWITCHES = {
-    "graphs": "GGML_CUDA_DISABLE_GRAPHS",
-    "fused": "GGML_CUDA_DISABLE_FUSION",
+    "graphs": ("GGML_CUDA_DISABLE_GRAPHS", "1"),
+    "fused": ("GGML_CUDA_DISABLE_FUSION", "1"),
+    "up_gate": ("TURBO_FUSED_UP_GATE", "0"),
 }
 
 
@@ -37,6 +40,28 @@ class Cell:
         """Median rate of the first row in tokens per second, 0 if it failed."""
         samples = sorted(self.rows[0]["samples_ts"]) if self.rows and self.rows[0]["status"] == "ok" else []
         return float(samples[len(samples) // 2]) if samples else 0.0
+
+
+def _is_zero(value: str) -> bool:
+    """Whether C's atoi makes 0 of a text."""
+    match = re.match(r"\s*[+-]?\d+", value)
+    return match is None or int(match[0]) == 0
+
+
+def is_on(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a switch is on in an environment, as the library reads it: graphs go off by any value, the others by
+    a number that is not 0 (fused) or is 0 (up_gate)."""
+    variable, off = SWITCHES[name]
+    value = environment.get(variable)
+    if value is None or name == "graphs":
+        return value is None
+    return _is_zero(value) != (off == "0")
+
+
+def switched(state: Mapping[str, bool], environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which the switches stand as `state` says."""
+    found = {k: v for k, v in environment.items() if k not in [SWITCHES[name][0] for name in state]}
+    return found | {SWITCHES[name][0]: SWITCHES[name][1] for name, on in state.items() if not on}
 
 
 def _spawn(arguments: Sequence[str], environment: dict[str, str]) -> str:
@@ -68,11 +93,10 @@ def run_cells(
         raise OptionError(f"{', '.join(names)} cannot be switched", asked=tuple(names), limit=tuple(SWITCHES))
     cells = []
     for values in itertools.product((False, True), repeat=len(names)):
-        environment = {k: v for k, v in os.environ.items() if k not in [SWITCHES[n] for n in names]}
-        environment |= {SWITCHES[n]: "1" for n, on in zip(names, values, strict=True) if not on}
-        records = [json.loads(line) for line in spawn(arguments, environment).splitlines() if line.startswith("{")]
-        rows = tuple(r for r in records if r.get("kind") == "bench")
-        cells.append(Cell(tuple(zip(names, values, strict=True)), rows))
+        state = dict(zip(names, values, strict=True))
+        lines = spawn(arguments, switched(state, os.environ)).splitlines()
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        cells.append(Cell(tuple(state.items()), tuple(r for r in records if r.get("kind") == "bench")))
     return cells
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown", "row_of", "table_cells"]
+__all__ = ["Row", "csv_lines", "from_samples", "json_line", "markdown", "row_of", "table_cells", "without_constants"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Row:
         kv_bytes: bytes of the cache as made.
         effective_k, effective_v: types of the tensors, with the number of layers where they differ: "q8_0:1 turbo3:23".
         graphs, fused: whether CUDA graphs and fused operations are on; None on the CPU.
+        moe_fused: whether up and gate of experts may run as one kernel; whether they did, `profile` counts.
         depth_fill: how the cache was filled to the depth: "prefill", "synthetic" or "".
         digest: build of the library.
         baseline: name of the pair the ratio refers to, "" for the baseline itself.
@@ -66,6 +67,7 @@ class Row:
     effective_v: str = ""
     graphs: bool | None = None
     fused: bool | None = None
+    moe_fused: bool | None = None
     depth_fill: str = ""
     digest: str = ""
     driver: str = ""
@@ -82,6 +84,10 @@ class Row:
         """llama-bench's name of the test, with its depth."""
         parts = [f"{tag}{n}" for tag, n in (("pp", self.n_prompt), ("tg", self.n_gen)) if n]
         return "+".join(parts) + (f" @ d{self.n_depth}" if self.n_depth else "")
+
+    def record(self) -> dict[str, Any]:
+        """As a record of a result file."""
+        return {"kind": "bench", **asdict(self)}
 
     @property
     def median_ts(self) -> float:
@@ -111,7 +117,7 @@ def from_samples(n_tokens: int, samples_ns: Sequence[int]) -> dict[str, Any]:
 
 def json_line(row: Row) -> str:
     """The row as one line of JSON, marked as a bench record."""
-    return json.dumps({"kind": "bench", **asdict(row)}, ensure_ascii=False)
+    return json.dumps(row.record(), ensure_ascii=False)
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
@@ -171,6 +177,22 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     if not any(line[-1] for line in cells):
         return headers[:-1], [line[:-1] for line in cells]
     return headers, cells
+
+
+def without_constants(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[str, list[str], list[list[str]]]:
+    """A table for a terminal: what all rows have in common of model and backend goes into a line above it.
+
+    Returns:
+        The line, and headers and cells without those columns.
+    """
+    common = [
+        i
+        for i, h in enumerate(headers)
+        if h in ("model", "size", "params", "backend") and len({c[i] for c in cells}) == 1
+    ]
+    caption = ", ".join(cells[0][i] for i in common) if cells else ""
+    kept = [i for i in range(len(headers)) if i not in common]
+    return caption, [headers[i] for i in kept], [[line[i] for i in kept] for line in cells]
 
 
 def markdown(rows: Sequence[Row]) -> str:

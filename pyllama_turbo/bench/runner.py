@@ -18,6 +18,7 @@ from ..report.provenance import Provenance
 from .cases import Case, Matrix
 from .compare import paired_ratio
 from .fill import fill, random_tokens
+from .flags import SWITCHES, is_on
 from .rows import Row, from_samples
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ __all__ = ["BenchOptions", "Subject", "failed_row", "run_group", "run_matrix"]
 
 MIN_REPEATS = 5
 _WARMUP_TOKENS = 4  # enough for a CUDA graph to be captured and replayed
-_ENVIRONMENT = ("GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION", "OMP_NUM_THREADS")
+_ENVIRONMENT = (*(variable for variable, _ in SWITCHES.values()), "OMP_NUM_THREADS")
 
 Report = Callable[[str], None]
 
@@ -158,7 +159,8 @@ def common_row(model: Model, provenance: Provenance) -> Row:
         n_gpu_layers=int(model.options.n_gpu_layers),
         load_mode=model.options.load_mode,
         graphs=_graphs() if cuda else None,
-        fused="GGML_CUDA_DISABLE_FUSION" not in os.environ if cuda else None,
+        fused=is_on("fused", os.environ) if cuda else None,
+        moe_fused=is_on("up_gate", os.environ) and is_on("fused", os.environ) if cuda else None,
         digest=provenance.digest,
         driver=provenance.driver,
         environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
@@ -168,7 +170,7 @@ def common_row(model: Model, provenance: Provenance) -> Row:
 def _graphs() -> bool:
     from ..buildinfo import build_info
 
-    return bool(build_info().get("cuda_graphs")) and "GGML_CUDA_DISABLE_GRAPHS" not in os.environ
+    return bool(build_info().get("cuda_graphs")) and is_on("graphs", os.environ)
 
 
 def _case_fields(case: Case) -> dict[str, Any]:

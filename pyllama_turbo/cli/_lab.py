@@ -182,7 +182,7 @@ def open_results(path: Path | None) -> ResultFile | None:
 
     results = ResultFile(path)
     record = collect().record()
-    if results.find(**{k: v for k, v in record.items() if k != "time"}) is None:
+    if results.find(**{k: v for k, v in record.items() if k not in ("time", "clocks")}) is None:
         results.append(record)
     return results
 
@@ -238,13 +238,13 @@ def steps() -> Iterator[Step]:
     )
     console = Console(stderr=True, no_color=not colour(sys.stderr))
     with Progress(*columns, console=console, transient=True) as bar:
-        current, task = "", bar.add_task("")
+        before, task = (0, 0), bar.add_task("")
 
         def step(label: str, done: int, total: int) -> None:
-            nonlocal current
-            if label != current:
-                current = label
-                bar.reset(task, description=label, total=total, completed=0)
-            bar.update(task, completed=done, total=total)
+            nonlocal before
+            if total != before[1] or done < before[0]:  # another piece of work: its estimate begins anew
+                bar.reset(task, total=total, completed=0)
+            before = (done, total)
+            bar.update(task, description=label, completed=done, total=total)
 
         yield step

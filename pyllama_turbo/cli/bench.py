@@ -12,7 +12,7 @@ from ..errors import OptionError, TurboError
 from ..models import resolve
 from ._lab import bench_options, context_keywords, given_arguments, model_keywords, open_results, results_option, steps
 from .flags import GroupedCommand, model_option
-from .output import note, print_table
+from .output import note, print_json, print_table
 from .run import load_model
 
 if TYPE_CHECKING:
@@ -65,23 +65,39 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
     show_default=True,
     help="How a cache gets to its depth; auto computes no prompt beyond 16k where it can.",
 )
-@click.option("--switches", metavar="A,B", help="2x2 table of two switches: graphs,fused. One process a cell.")
+@click.option("--switches", metavar="A,B", help="2x2 table of two of graphs, fused, up_gate. One process a cell.")
+@click.option(
+    "--llama-bench",
+    "program",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PROGRAM",
+    help="Compare with this build of llama.cpp's llama-bench, round by round; exit with 1 if they disagree.",
+)
 @click.option(
     "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
 @results_option
 @bench_options
-def command(model: str, switches: str | None, form: str, as_json: bool, out: Path | None, **values: Any) -> int:
+def command(
+    model: str,
+    switches: str | None,
+    program: Path | None,
+    form: str,
+    as_json: bool,
+    out: Path | None,
+    **values: Any,
+) -> int:
     """Measure prompt and generation speed, as llama-bench does and in its rows.
 
     LIST is 512,1024 or a range: 0-4096+1024 (steps), 1k-32k*2 (multiples). Ratios are medians over repeats taken in
     turns, with the smallest and largest. A case that fails keeps its row with the reason, and the exit code is 1.
     """
     if switches:
-        return _switches(
-            switches, out, given_arguments(click.get_current_context(), ("switches", "form", "as_json", "out"))
-        )
+        given = given_arguments(click.get_current_context(), ("switches", "form", "as_json", "out"))
+        return _switches(switches, out, given, as_json or form in ("json", "jsonl"))
+    if program is not None:
+        return _compare(model, program, out, as_json or form in ("json", "jsonl"), values)
     form = "json" if as_json else form
     matrix, options = _matrix(values), _options(values)
     results = open_results(out)
@@ -120,27 +136,27 @@ def _run(model: Model, matrix: Matrix, options: BenchOptions, results: ResultFil
 
     common, groups = common_row(model, collect()), matrix.groups()
     rows: list[Row] = []
+    rounds = options.repeats + options.warm_up
+    begun, total = 0, rounds * len(matrix)
     with steps() as step:
-        for number, group in enumerate(groups):
+
+        def report(label: str) -> None:
+            nonlocal begun
+            step(label, begun, total)
+            begun += 1
+
+        for number, group in enumerate(groups, 1):
             found = _saved(results, group, common) if results is not None else None
             if found is None:
-                found = run_group(model, group, options, common, lambda label, n=number: step(label, n, len(groups)))  # type: ignore[misc]
+                found = run_group(model, group, options, common, report)
                 for row in found if results is not None else ():
-                    results.append(_record(row))  # type: ignore[union-attr]
+                    results.append(row.record())  # type: ignore[union-attr]
             rows += found
+            begun = number * rounds * len(group)  # also past what was in the file, or failed
             if form == "jsonl":
                 for row in found:
                     click.echo(json_line(row))
     return rows
-
-
-def _record(row: Row) -> dict[str, Any]:
-    import json
-
-    from ..bench.rows import json_line
-
-    record: dict[str, Any] = json.loads(json_line(row))
-    return record
 
 
 def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row] | None:
@@ -156,6 +172,7 @@ def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row]
             model_filename=common.model_filename,
             graphs=common.graphs,
             fused=common.fused,
+            moe_fused=common.moe_fused,
             type_k=case.kv[0],
             type_v=case.kv[1],
             n_depth=case.depth,
@@ -171,7 +188,7 @@ def _saved(results: ResultFile, group: Sequence[Case], common: Row) -> list[Row]
 
 
 def _print(rows: Sequence[Row], form: str) -> None:
-    from ..bench.rows import csv_lines, json_line, markdown, table_cells
+    from ..bench.rows import csv_lines, json_line, markdown, table_cells, without_constants
 
     if form == "md":
         click.echo(markdown(rows), nl=False)
@@ -180,7 +197,8 @@ def _print(rows: Sequence[Row], form: str) -> None:
     elif form == "json":
         click.echo("[\n" + ",\n".join(json_line(row) for row in rows) + "\n]")
     elif form == "table":
-        headers, cells = table_cells(rows)
+        caption, headers, cells = without_constants(*table_cells(rows))
+        note(caption)
         print_table([h.upper() for h in headers], cells)
         _remarks(rows)
 
@@ -198,7 +216,7 @@ def _remarks(rows: Sequence[Row]) -> None:
         note(f"keys stored: {', '.join(stored)}")
 
 
-def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
+def _switches(names: str, out: Path | None, arguments: Sequence[str], as_json: bool) -> int:
     """The 2x2 table: this command again, once for each combination."""
     from ..bench.flags import run_cells, table
 
@@ -206,8 +224,10 @@ def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
     if len(wanted) > 2:
         raise OptionError("two switches make a table", asked=names)
     cells = run_cells(wanted, arguments)
-    headers, lines = table(cells)
-    print_table(headers, lines)
+    if as_json:
+        print_json([{"state": dict(cell.state), "median_ts": cell.rate, "rows": cell.rows} for cell in cells])
+    else:
+        print_table(*table(cells))
     results = open_results(out)
     for record in (row for cell in cells for row in cell.rows):
         if results is not None:
@@ -216,3 +236,34 @@ def _switches(names: str, out: Path | None, arguments: Sequence[str]) -> int:
     if failed:
         raise TurboError(f"a cell could not be measured: {failed[0]}")
     return 0
+
+
+def _compare(model: str, program: Path, out: Path | None, as_json: bool, values: dict[str, Any]) -> int:
+    """Every case of the matrix by llama-bench and by us."""
+    from ..bench.upstream import against_llama_bench
+
+    options, results = _options(values), open_results(out)
+    found = []
+    with load_model(resolve(model), **model_keywords(values)) as opened, steps() as step:
+        cases = [case for group in _matrix(values).groups() for case in group]
+        for number, case in enumerate(cases):
+            step(f"{case.name} {'/'.join(case.kv)}", number, len(cases))
+            done = against_llama_bench(opened, case, program, options)
+            found.append(done)
+            if results is not None:
+                results.append(done.record())
+    if as_json:
+        print_json([done.record() for done in found])
+    else:
+        rows = [
+            (
+                "/".join(dict.fromkeys(done.case.kv)),
+                done.case.name,
+                *(f"{rate:.2f}" for rate in done.rates),
+                f"{done.ratio.median:.3f} ({done.ratio.low:.3f} to {done.ratio.high:.3f})",
+                "yes" if done.agrees else "NO",
+            )
+            for done in found
+        ]
+        print_table(("K/V", "TEST", "T/S", "LLAMA-BENCH", "RATIO", "AGREES"), rows)
+    return 0 if all(done.agrees for done in found) else 1

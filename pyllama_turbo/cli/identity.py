@@ -15,7 +15,7 @@ from ..models import resolve
 from ..options import ContextOptions, ModelOptions, build
 from ._lab import model_keywords, steps
 from .flags import GroupedCommand, json_option, model_option, option_flags
-from .output import print_json, print_table
+from .output import note, print_json, print_table
 from .run import load_model
 
 if TYPE_CHECKING:
@@ -80,11 +80,16 @@ def command(
     prompts = _prompts(file)
     with load_model(resolve(model), **model_keywords(values)) as opened:
         run_a = _run(opened, setting_a, prompts, n_tokens)
+        facts_a = _facts(opened, setting_a)
         if save is not None:
-            save.write_text(json.dumps([asdict(run) for run in run_a], ensure_ascii=False), encoding="utf-8")
+            record = {**facts_a, "runs": [asdict(run) for run in run_a]}
+            save.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
             return 0
-        run_b = _load(against) if against is not None else _run(opened, str(setting_b), prompts, n_tokens)
-        return _report(opened, run_a, run_b, as_json)
+        if against is not None:
+            facts_b, run_b = _load(against)
+        else:
+            facts_b, run_b = _facts(opened, str(setting_b)), _run(opened, str(setting_b), prompts, n_tokens)
+        return _report(opened, (facts_a, run_a), (facts_b, run_b), as_json)
 
 
 def _prompts(file: Path | None) -> tuple[str, ...]:
@@ -115,26 +120,55 @@ def _run(model: Model, setting: str, prompts: Sequence[str], n_tokens: int) -> l
         return greedy(context, prompts, n_tokens, lambda done: step(setting, done, len(prompts)))
 
 
-def _load(path: Path) -> list[GreedyRun]:
+def _facts(model: Model, setting: str) -> dict[str, Any]:
+    """What a run was made with: setting, model, library, layers on the GPU, switches."""
+    import os
+
+    from ..bench.flags import SWITCHES, is_on
+    from ..buildinfo import build_info
+
+    info = build_info()
+    return {
+        "setting": setting,
+        "model": model.path.name,
+        "digest": str(info.get("digest", "")),
+        "backend": str(info.get("backend", "")),
+        "n_gpu_layers": int(model.options.n_gpu_layers),
+        "off": [name for name in SWITCHES if not is_on(name, os.environ)],
+    }
+
+
+def _load(path: Path) -> tuple[dict[str, Any], list[GreedyRun]]:
     from ..quality.identity import GreedyRun
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return [GreedyRun(r["prompt"], tuple(r["tokens"]), tuple(r["gaps"])) for r in data]
-    except (ValueError, KeyError, TypeError) as error:
+        runs = [GreedyRun(r["prompt"], tuple(r["tokens"]), tuple(r["gaps"])) for r in data.pop("runs")]
+        return dict(data), runs
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{path} holds no saved run: {error}", asked=str(path)) from None
 
 
-def _report(model: Model, a: list[GreedyRun], b: list[GreedyRun], as_json: bool) -> int:
+def _line(name: str, facts: dict[str, Any]) -> str:
+    off = f", {' and '.join(facts['off'])} off" if facts.get("off") else ""
+    place = f"{facts.get('backend')}, {facts.get('n_gpu_layers')} layers on the GPU"
+    return f"{name}: {facts.get('setting')} on {place}, library {facts.get('digest')}{off}"
+
+
+def _report(
+    model: Model, a: tuple[dict[str, Any], list[GreedyRun]], b: tuple[dict[str, Any], list[GreedyRun]], as_json: bool
+) -> int:
     from ..quality.identity import compare_runs
 
     try:
-        result = compare_runs(a, b)
+        result = compare_runs(a[1], b[1])
     except ValueError as error:
         raise OptionError(str(error), hint="use the prompts of the saved run") from None
     if as_json:
-        print_json({"identical": result.identical, **asdict(result)})
+        print_json({"identical": result.identical, "a": a[0], "b": b[0], **asdict(result)})
         return 0 if result.identical else 1
+    for name, (facts, _) in (("A", a), ("B", b)):
+        note(_line(name, facts))
     if result.identical:
         click.echo(f"identical: {result.n_tokens:,} tokens of {result.n_prompts} prompts")
         return 0

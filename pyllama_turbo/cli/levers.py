@@ -37,12 +37,13 @@ def command(
 ) -> None:
     """Profile a decode step and list what would move it, the largest share first.
 
-    The ceiling is the speed-up if a phase vanished: no work on it can gain more. docs/levers.md describes L1 to L7.
+    The ceiling is the speed-up if a phase vanished: no work on it can gain more. The last column is counted in this
+    step; --evidence adds what bench files say. docs/levers.md describes L1 to L7.
     """
     from ..bench.cases import parse_pairs
     from ..profile.capture import capture
+    from ..profile.levers import counted, merged, ranked
     from ..profile.levers import evidence as read_evidence
-    from ..profile.levers import ranked
     from ..report.records import read_records
 
     known = read_evidence(read_records(evidence))
@@ -56,9 +57,10 @@ def command(
             **context_keywords(values),
         )
         title = f"{opened.facts.description}, {found.effective}, depth {depth}: a step takes {found.plain_us:,.0f} us"
-    lines = ranked(found.profile, known)
+    lines = ranked(found.profile, merged(counted(found), known))
     if as_json:
-        print_json({"step_us": found.plain_us, "levers": [asdict(line) for line in lines]})
+        counts = {"launches": found.launches, "experts": found.experts}
+        print_json({"step_us": found.plain_us, **counts, "levers": [asdict(line) for line in lines]})
         return
     note(title)
     print_table(

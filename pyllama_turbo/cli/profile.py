@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import OptionError
 from ..models import resolve
 from ..options import parse_size
 from ._lab import context_keywords, lab_options, model_keywords, open_results, results_option, steps
@@ -17,12 +18,19 @@ from .run import load_model
 if TYPE_CHECKING:
     from ..model import Model
     from ..profile.capture import Capture
+    from ..profile.events import Profile
 
 
 @click.command("profile", cls=GroupedCommand)
 @model_option
 @click.option("-kv", "--kv", "pair", default="f16", show_default=True, metavar="KV", help="KV pair.")
 @click.option("--against", metavar="KV", help="A second KV pair, for the difference by phase.")
+@click.option(
+    "--before",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Compare with the last profile of this result file: another build, other switches.",
+)
 @click.option(
     "-d", "--n-depth", "depth", default="0", show_default=True, metavar="N", help="Tokens in the cache before."
 )
@@ -55,6 +63,7 @@ def command(
     model: str,
     pair: str,
     against: str | None,
+    before: Path | None,
     depth: str,
     top: int,
     trace: Path | None,
@@ -67,9 +76,11 @@ def command(
     On a GPU, CUPTI is opened inside this process: nothing else is needed, and no other profiler may run. On the CPU
     every operation is timed alone, which makes a step somewhat slower.
     """
+    from ..profile.events import Profile
     from ..profile.trace import write_trace
 
     n_depth = parse_size(depth)
+    saved = _saved(before) if before is not None else None
     with load_model(resolve(model), **model_keywords(values)) as opened:
         names = [name for name in (pair, against) if name is not None]
         captures = [_capture(opened, name, n_depth, values) for name in names]
@@ -80,12 +91,25 @@ def command(
     for record in records if results is not None else ():
         results.append(record)  # type: ignore[union-attr]
     if as_json:
-        print_json(records if against else records[0])
+        print_json([*([saved] if saved else []), *records] if saved or against else records[0])
         return
     for name, capture in zip(names, captures, strict=True):
         _show(name, capture, top)
     if against:
-        _show_difference(captures, names)
+        _show_difference([capture.profile for capture in captures], names)
+    if saved is not None:
+        then = f"{saved.get('label')} of library {saved.get('digest', 'unknown')} at depth {saved.get('depth')}"
+        _show_difference([Profile.of_record(saved), captures[0].profile], [then, f"{names[0]} now"])
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """The last profile of a result file."""
+    from ..report.records import read_records
+
+    found = [r for r in read_records([path]) if r.get("kind") == "profile"]
+    if not found:
+        raise OptionError(f"{path} holds no profile", asked=str(path), hint="profile ... --out FILE writes one")
+    return found[-1]
 
 
 def _capture(model: Model, pair: str, depth: int, values: dict[str, Any]) -> Capture:
@@ -106,20 +130,14 @@ def _capture(model: Model, pair: str, depth: int, values: dict[str, Any]) -> Cap
 
 
 def _record(model: Model, capture: Capture, name: str, depth: int) -> dict[str, Any]:
-    return capture.profile.record(
-        model=model.path.name,
-        model_type=model.facts.description,
-        label=name,
-        depth=depth,
-        method=capture.method,
-        depth_fill=capture.depth_fill,
-        effective=capture.effective,
-        plain_us=capture.plain_us,
-    )
+    from ..buildinfo import build_info
+
+    facts = {"model": model.path.name, "model_type": model.facts.description, "digest": build_info().get("digest", "")}
+    return capture.record(**facts, label=name, depth=depth)
 
 
 def _show(name: str, capture: Capture, top: int) -> None:
-    from ..profile.table import kernel_rows, phase_rows
+    from ..profile.table import kernel_rows, phase_rows, summary_lines
 
     profile = capture.profile
     click.echo(
@@ -131,12 +149,14 @@ def _show(name: str, capture: Capture, top: int) -> None:
         click.echo()
         print_table(*kernel_rows(profile, top))
     click.echo()
+    for line in summary_lines(capture):
+        click.echo(line)
     if profile.peak_gb_s:
         note(f"copy rate of the memory: {profile.peak_gb_s:,.0f} GB/s read and written")
 
 
-def _show_difference(captures: list[Capture], names: list[str]) -> None:
+def _show_difference(profiles: list[Profile], names: list[str]) -> None:
     from ..profile.table import compare_rows
 
     click.echo(f"A = {names[0]}, B = {names[1]}\n")
-    print_table(*compare_rows(captures[0].profile, captures[1].profile))
+    print_table(*compare_rows(*profiles))

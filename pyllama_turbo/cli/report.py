@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import OptionError
 from ..models import resolve
-from .flags import GroupedCommand
-from .output import note
+from ._lab import open_results
+from .flags import GroupedCommand, json_option
+from .output import note, print_json
+
+if TYPE_CHECKING:
+    from ..report.figure import Figure
 
 _CONTEXTS = tuple(1 << i for i in range(12, 18))  # 4k to 128k tokens
 _PAIRS = ("f16", "q8_0", "turbo4_tcq", "turbo4", "turbo3_tcq", "turbo3", "turbo2_tcq", "turbo2")
@@ -29,26 +33,53 @@ _PAIRS = ("f16", "q8_0", "turbo4_tcq", "turbo4", "turbo3_tcq", "turbo3", "turbo2
     help="Markdown file to write.",
 )
 @click.option("-m", "--model", "models", multiple=True, metavar="MODEL", help="Add the bytes of this model's KV cache.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Add the bytes of -m to this result file.",
+)
+@json_option
 @click.option("--title", default="pyllama_turbo results", show_default=True, help="Heading.")
-def command(files: tuple[Path, ...], page: Path | None, text: Path | None, models: tuple[str, ...], title: str) -> None:
-    """Draw the result FILES of bench, kld, profile and advise.
+def command(
+    files: tuple[Path, ...],
+    page: Path | None,
+    text: Path | None,
+    models: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    title: str,
+) -> None:
+    """Draw the result FILES of bench, kld, needle, profile and the GPU scripts; without a file to write, print tables.
 
     The HTML file needs nothing else: pictures are inside, every plot has its table, light and dark follow the reader's
     setting, and the head says where the numbers come from.
     """
     from ..report.page import html_page, markdown_page
+    from ..report.plots import figures
     from ..report.records import read_records
 
     if not files and not models:
         raise OptionError("there is nothing to report", hint="give result files, or a model with -m")
-    if page is None and text is None:
-        raise OptionError("there is nowhere to write to", hint="give -o report.html or --markdown report.md")
-    records = read_records(files) + [memory_record(resolve(name)) for name in models]
+    memory = [memory_record(resolve(name)) for name in models]
+    results = open_results(out)
+    for record in memory if results is not None else ():
+        results.append(record)  # type: ignore[union-attr]
+    records = read_records(files) + memory
     for path, content in ((page, html_page), (text, markdown_page)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content(records, title), encoding="utf-8")
             note(f"wrote {path}")
+    if as_json:
+        print_json([figure_record(figure) for figure in figures(records)])
+    elif page is None and text is None and out is None:
+        click.echo(markdown_page(records, title), nl=False)
+
+
+def figure_record(figure: Figure) -> dict[str, Any]:
+    """A figure without its picture."""
+    return {"title": figure.title, "note": figure.note, "headers": figure.headers, "rows": figure.rows}
 
 
 def memory_record(path: Path) -> dict[str, Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..bench.fill import fill, random_tokens
 from ..errors import OptionError
 from ..gguf import read_model
 from .cupti import Recorder
-from .events import Event, PhaseRow, Profile, summarise
+from .events import Event, Profile, summarise
+from .launches import ExpertMatmul, Launches, count_launches, expert_matmul, expert_shape
 from .operations import OperationRecorder
-from .roofline import cache_bytes, device_copy_rate, host_copy_rate, weight_bytes
+from .roofline import cache_bytes, device_copy_rate, host_copy_rate, weight_bytes, with_rates
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Capture", "capture"]
 
 _WARM_UP_STEPS = 4
-_WEIGHT_PHASES = ("experts", "matmul")
 
 
 class _Recording(Protocol):
@@ -41,6 +41,8 @@ class Capture:
         depth_fill: how the cache was filled.
         effective: types of the cache as "K/V".
         plain_us: mean time of a step without the profiler, microseconds.
+        launches: how the kernels of a step were launched.
+        experts: the expert matmul, None for a model without experts.
     """
 
     profile: Profile
@@ -49,6 +51,20 @@ class Capture:
     depth_fill: str
     effective: str
     plain_us: float
+    launches: Launches
+    experts: ExpertMatmul | None
+
+    def record(self, **more: Any) -> dict[str, Any]:
+        """As a record of a result file."""
+        return self.profile.record(
+            method=self.method,
+            depth_fill=self.depth_fill,
+            effective=self.effective,
+            plain_us=self.plain_us,
+            launches=self.launches.record(),
+            experts=self.experts.record() if self.experts is not None else None,
+            **more,
+        )
 
 
 def _steps(context: Context, tokens: list[int], position: int) -> int:
@@ -59,21 +75,6 @@ def _steps(context: Context, tokens: list[int], position: int) -> int:
         _ = context.logits  # waits for the device
         position += 1
     return time.perf_counter_ns() - start
-
-
-def _with_bytes(profile: Profile, weights: int, cache: int) -> Profile:
-    """The profile with bytes per second of the phases whose traffic follows from the shapes, where events lack them."""
-    heavy = max((row for row in profile.phases if row.phase in _WEIGHT_PHASES), key=lambda r: r.us_step, default=None)
-    weight_us = sum(row.us_step for row in profile.phases if row.phase in _WEIGHT_PHASES)
-
-    def rate(row: PhaseRow) -> float:
-        if row.gb_s:
-            return row.gb_s
-        if heavy is not None and row.phase == heavy.phase and weight_us:
-            return weights / weight_us / 1e3
-        return cache / row.us_step / 1e3 if row.phase == "kv_read" and row.us_step else 0.0
-
-    return replace(profile, phases=tuple(replace(row, gb_s=rate(row)) for row in profile.phases))
 
 
 def capture(
@@ -107,7 +108,7 @@ def capture(
         method = "cupti" if model._binding.backend == "cuda" else "operations"
     if method not in ("cupti", "operations"):
         raise OptionError(f"the method is {method!r}", asked=method, hint="one of auto, cupti, operations")
-    kernels = Recorder() if method == "cupti" else None
+    kernels = Recorder.shared() if method == "cupti" else None
     if kernels is not None:
         kernels.start()
     room = depth + _WARM_UP_STEPS + 2 * steps
@@ -135,5 +136,14 @@ def capture(
         effective = f"{layer.type_k}/{layer.type_v}" if layer else "-"
     note("measuring the copy rate")
     peak = device_copy_rate() if kernels is not None else host_copy_rate()
-    profile = _with_bytes(summarise(events, steps, wall, peak), weights, cache)
-    return Capture(profile, tuple(events), method, depth_fill, effective, plain / steps / 1e3)
+    shape = expert_shape(files, model.shape.n_expert, model.shape.n_expert_used)
+    return Capture(
+        profile=with_rates(summarise(events, steps, wall, peak), weights, cache),
+        events=tuple(events),
+        method=method,
+        depth_fill=depth_fill,
+        effective=effective,
+        plain_us=plain / steps / 1e3,
+        launches=count_launches(events, steps),
+        experts=expert_matmul(events, steps, shape, peak),
+    )

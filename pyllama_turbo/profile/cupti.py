@@ -4,8 +4,8 @@ CUPTI comes with every CUDA toolkit and with the wheel nvidia-cuda-cupti; it is 
 it. Only one profiler can use it at a time, so nothing is recorded under nsys.
 
 Records are copied out of CUPTI's buffers as they are and read when recording has ended. Their leading fields have had
-the same places since CUDA 9: kernels (start 16, end 24, device 40, stream 48, name 104), copies and fills (direction or
-value 4, bytes 8, start 16, end 24, device 32, stream 40).
+the same places since CUDA 11.1: kernels (start 16, end 24, device 40, stream 48, grid 52, launch 92, name 104, graph
+156), copies and fills (direction or value 4, bytes 8, start 16, end 24, device 32, stream 40).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _MEMCPY, _MEMSET, _KERNEL = 1, 2, 10
 _BUFFER_BYTES = 8 << 20
 _ALIGN = 8
 _RECORDERS: list[Recorder] = []
+_SHARED: list[Recorder] = []
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
@@ -67,6 +68,7 @@ class Recorder:
 
     def __init__(self, library: Any = None) -> None:
         self._lib = library if library is not None else ctypes.CDLL(find_library())
+        self._registered = False
         self._buffers: dict[int, Any] = {}
         self._raw: list[bytes] = []
         # CUPTI may call back as long as the process lives, so the callbacks, and with them this object, do too.
@@ -78,9 +80,18 @@ class Recorder:
             None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
         )(self._on_complete)
 
+    @classmethod
+    def shared(cls) -> Recorder:
+        """The recorder of this process: CUPTI knows one set of callbacks, so every profile goes through one object."""
+        if not _SHARED:
+            _SHARED.append(cls())
+        return _SHARED[0]
+
     def start(self) -> None:
         """Begin recording. Call it before the context is made: graphs captured earlier do not show their kernels."""
-        self._check(self._lib.cuptiActivityRegisterCallbacks(self._requested, self._completed), "register")
+        if not self._registered:
+            self._check(self._lib.cuptiActivityRegisterCallbacks(self._requested, self._completed), "register")
+            self._registered = True
         for kind in (_KERNEL, _MEMCPY, _MEMSET):
             self._check(self._lib.cuptiActivityEnable(kind), "enable")
 
@@ -148,7 +159,17 @@ def parse_records(raw: bytes, offsets: Iterator[int]) -> Iterator[Event]:
             if pointer not in names:
                 names[pointer] = demangle(ctypes.string_at(pointer)) if pointer else "?"
             name = names[pointer]
-            yield Event(name, kernel_phase(name), start, end, _u32(raw, at + 40), _u32(raw, at + 48))
+            yield Event(
+                name,
+                kernel_phase(name),
+                start,
+                end,
+                _u32(raw, at + 40),
+                _u32(raw, at + 48),
+                grid=(_u32(raw, at + 52), _u32(raw, at + 56), _u32(raw, at + 60)),
+                launch=_u32(raw, at + 92),
+                graph=_u32(raw, at + 156),
+            )
         elif kind in (_MEMCPY, _MEMSET):
             direction = _COPY_KINDS.get(raw[at + 4], "")
             name = f"memcpy {direction}".strip() if kind == _MEMCPY else "memset"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ class Event:
         start_ns, end_ns: on the profiler's clock.
         device, stream: where it ran; 0, 0 on the CPU.
         bytes: bytes it read and wrote, 0 where not known.
+        grid: thread blocks of a kernel in x, y and z; zeros for everything else.
+        launch: number that all kernels of one launch share, 0 where not known; a CUDA graph is one launch.
+        graph: number of the CUDA graph it belongs to, 0 for a kernel launched alone.
     """
 
     name: str
@@ -30,6 +33,9 @@ class Event:
     device: int = 0
     stream: int = 0
     bytes: int = 0
+    grid: tuple[int, int, int] = (0, 0, 0)
+    launch: int = 0
+    graph: int = 0
 
     @property
     def ns(self) -> int:
@@ -94,6 +100,22 @@ class Profile:
     def share(self, phase: str) -> float:
         """Share of a phase, 0 if it does not occur."""
         return next((row.share for row in self.phases if row.phase == phase), 0.0)
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Profile:
+        """The profile of a result record.
+
+        Raises:
+            KeyError, TypeError: the record is none.
+        """
+        return cls(
+            n_steps=record["n_steps"],
+            step_us=record["step_us"],
+            busy_us=record["busy_us"],
+            phases=tuple(PhaseRow(**row) for row in record["phases"]),
+            kernels=tuple(KernelRow(**row) for row in record["kernels"]),
+            peak_gb_s=record["peak_gb_s"],
+        )
 
     def record(self, **more: Any) -> dict[str, Any]:
         """As a record of a result file."""

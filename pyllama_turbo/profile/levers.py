@@ -5,14 +5,19 @@ The ceiling of a phase is the speed-up if it vanished, all else unchanged: no wo
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .events import Profile
 from .phases import PHASES
+from .table import expert_line, launch_line
 
-__all__ = ["Lever", "evidence", "ranked"]
+if TYPE_CHECKING:
+    from .capture import Capture
+
+__all__ = ["Lever", "counted", "evidence", "merged", "ranked"]
 
 # Levers of the lever map by phase; docs/levers.md describes each.
 _IDS = {
@@ -52,36 +57,72 @@ class Lever:
     measured: str
 
 
-def evidence(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What bench records say about a phase: ratios of KV types (the cache's phases) and of CUDA graphs (gaps)."""
-    ratios: dict[int, list[str]] = {}
-    graphs: dict[tuple[Any, ...], dict[bool, float]] = {}
+def _switch_gain(records: Iterable[Mapping[str, Any]], switch: str, others: tuple[str, ...]) -> list[str]:
+    """What turning one switch on gained, by KV pair and depth, all else alike."""
+    rates: dict[tuple[Any, ...], dict[bool, float]] = {}
     for record in records:
-        if record.get("kind") != "bench" or record.get("status") != "ok" or record.get("n_gen", 0) == 0:
+        if record.get(switch) is None:
             continue
-        names = f"{record['type_k']}/{record['type_v']}"
-        if record.get("baseline"):
+        names = "/".join(dict.fromkeys((record["type_k"], record["type_v"])))
+        state = " ".join(f"{name} off" for name in others if record.get(name) is False)
+        key = (names, record["n_depth"], record["n_prompt"], record["n_gen"], state)
+        rates.setdefault(key, {})[record[switch]] = statistics.median(record["samples_ts"])
+    return [
+        f"{100 * (pair[True] / pair[False] - 1):+.1f} % ({names}, d {depth}{', ' if state else ''}{state})"
+        for (names, depth, _, _, state), pair in rates.items()
+        if len(pair) == 2
+    ]
+
+
+def evidence(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What bench records say about a phase: ratios of KV types (the cache's phases), of graphs and of fused experts."""
+    rows = [r for r in records if r.get("kind") == "bench" and r.get("status") == "ok" and r.get("n_gen")]
+    ratios: dict[int, list[str]] = {}
+    for record in rows:
+        if record.get("baseline") and record.get("graphs") is not False and record.get("moe_fused") is not False:
+            names = f"{record['type_k']}/{record['type_v']}"
             ratios.setdefault(record["n_depth"], []).append(f"{names} {record['ratio']:.2f}x {record['baseline']}")
-        if record.get("graphs") is not None:
-            key = (names, record["n_depth"], record["n_gen"])
-            graphs.setdefault(key, {})[record["graphs"]] = record["avg_ts"]
     found = {}
     if ratios:
         depth = max(ratios)
         found["kv_read"] = f"d {depth}: " + ", ".join(ratios[depth])
-    both = {key: rates for key, rates in graphs.items() if len(rates) == 2}
-    if both:
-        found["gap"] = "; ".join(
-            f"graphs {100 * (rates[True] / rates[False] - 1):+.0f} % ({key[0]}, d {key[1]})"
-            for key, rates in both.items()
-        )
+    plain = [r for r in rows if r.get("fused") is not False]
+    if gains := _switch_gain(plain, "graphs", ("moe_fused",)):
+        found["gap"] = "graphs " + "; ".join(gains)
+    if gains := _switch_gain(plain, "moe_fused", ("graphs",)):
+        found["experts"] = "fused up+gate " + "; ".join(gains)
     return found
 
 
+def counted(capture: Capture) -> dict[str, str]:
+    """What the profile itself says about the levers: launches, experts, writes."""
+    found = {"gap": launch_line(capture)}
+    if line := expert_line(capture):
+        found["experts"] = line
+    for row in capture.profile.phases:
+        if row.phase in ("elementwise", "kv_write", "kv_read", "rope", "rows"):
+            found[row.phase] = f"{row.calls_step:g} calls a step of {row.us_call:,.2f} us"
+        if row.phase == "kv_read" and row.gb_s and capture.profile.peak_gb_s:
+            found["kv_read"] += f", {100 * row.gb_s / capture.profile.peak_gb_s:.0f} % of the copy rate"
+    if capture.launches.fused_top_k:
+        found["rows"] = f"{capture.launches.fused_top_k:g} fused top-k a step; {found.get('rows', '')}".rstrip("; ")
+    if not capture.profile.share("rotate"):
+        found["rotate"] = "no kernel of its own in this step"
+    return found
+
+
+def merged(*sources: Mapping[str, str]) -> dict[str, str]:
+    """What several sources say about each phase."""
+    keys = dict.fromkeys(key for source in sources for key in source)
+    return {key: "; ".join(source[key] for source in sources if source.get(key)) for key in keys}
+
+
 def ranked(profile: Profile, measured: Mapping[str, str] | None = None) -> list[Lever]:
-    """The map, the largest share first."""
+    """The map, the largest share first; a phase that is known to be absent stands at the end."""
     known = measured or {}
     names = {phase.key: phase for phase in PHASES}
+    there = {row.phase for row in profile.phases}
+    absent = [key for key in names if key in known and key not in there]
     return [
         Lever(
             _IDS.get(row.phase, "-"),
@@ -93,4 +134,4 @@ def ranked(profile: Profile, measured: Mapping[str, str] | None = None) -> list[
             known.get(row.phase, ""),
         )
         for row in sorted(profile.phases, key=lambda r: -r.share)
-    ]
+    ] + [Lever(_IDS.get(key, "-"), key, names[key].name, 0.0, 1.0, names[key].lever, known[key]) for key in absent]

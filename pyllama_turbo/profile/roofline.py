@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UnsupportedError
+from .events import PhaseRow, Profile
 
 if TYPE_CHECKING:
     from ..context import Context
     from ..gguf import GGUFFile
 
-__all__ = ["cache_bytes", "device_copy_rate", "host_copy_rate", "weight_bytes"]
+__all__ = ["cache_bytes", "device_copy_rate", "host_copy_rate", "weight_bytes", "with_rates"]
+
+# Kernels that read weights. Those of the same phases that prepare or gather activations read none.
+_READS_WEIGHTS = re.compile(r"mul_mat|gemm|gemv|nvjet|cutlass|cublas|^MUL_MAT", re.IGNORECASE)
+_WEIGHT_PHASES = ("experts", "matmul")
 
 _COPY_BYTES = 512 << 20
 _ROUNDS = 5
@@ -45,6 +52,31 @@ def cache_bytes(context: Context, depth: int) -> int:
         seen = min(depth + 1, window) if window else depth + 1
         total += (layer.k_bytes + layer.v_bytes) * min(seen / layer.cells, 1.0)
     return int(total)
+
+
+def with_rates(profile: Profile, weights: int, cache: int) -> Profile:
+    """The profile with the memory rate of the phases whose traffic follows from the shapes, where events lack it.
+
+    All weights of a token over the time of all kernels that read weights is the rate of the heaviest weight phase; the
+    cache up to the depth over the time of the attention kernels is the rate of theirs.
+
+    Args:
+        profile: without rates.
+        weights: bytes of weights a step reads.
+        cache: bytes of cached keys and values a step reads.
+    """
+    heavy = max((row for row in profile.phases if row.phase in _WEIGHT_PHASES), key=lambda r: r.us_step, default=None)
+    reading = [k for k in profile.kernels if k.phase in _WEIGHT_PHASES and _READS_WEIGHTS.search(k.name)]
+    weight_us = sum(kernel.us_step for kernel in reading)
+
+    def rate(row: PhaseRow) -> float:
+        if row.gb_s:
+            return row.gb_s
+        if heavy is not None and row.phase == heavy.phase and weight_us:
+            return weights / weight_us / 1e3
+        return cache / row.us_step / 1e3 if row.phase == "kv_read" and row.us_step else 0.0
+
+    return replace(profile, phases=tuple(replace(row, gb_s=rate(row)) for row in profile.phases))
 
 
 def host_copy_rate(n_bytes: int = 128 << 20) -> float:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .events import Profile
 from .phases import PHASES, short_name
 
-__all__ = ["compare_rows", "kernel_rows", "phase_rows"]
+if TYPE_CHECKING:
+    from .capture import Capture
+
+__all__ = ["compare_rows", "expert_line", "kernel_rows", "launch_line", "phase_rows", "summary_lines"]
 
 Cell = str | int | float | None
 _NAMES = {phase.key: phase.name for phase in PHASES}
@@ -66,3 +71,37 @@ def compare_rows(a: Profile, b: Profile) -> tuple[list[str], list[list[Cell]]]:
     lines.append(["step", round(a.step_us, 1), round(b.step_us, 1), round(b.step_us - a.step_us, 1),
                   f"{100 * (b.step_us / a.step_us - 1):+.1f} %"])  # fmt: skip
     return ["PHASE", "A US/STEP", "B US/STEP", "B - A", "OF A'S STEP"], lines
+
+
+def launch_line(capture: Capture) -> str:
+    """How a step's kernels were launched, in one line."""
+    counted = capture.launches
+    if capture.method != "cupti":
+        return f"{counted.kernels:,.0f} operations a step"
+    graphs = f"{counted.graph_kernels:,.0f} in {counted.graph_launches:,.1f} launches of CUDA graphs"
+    return f"{counted.kernels:,.0f} kernels a step: {graphs}, {counted.alone:,.0f} launched alone"
+
+
+def expert_line(capture: Capture) -> str:
+    """What the expert matmul does, in one line; "" for a model without experts."""
+    found = capture.experts
+    if found is None:
+        return ""
+    share = f" = {100 * found.of_peak:.0f} % of the copy rate" if found.of_peak else ""
+    layers = found.separate or found.merged
+    if found.separate:
+        fusion = f"up and gate are separate and ran as one in {found.fired:g} of {layers} layers"
+    else:
+        fusion = f"up and gate are one matrix in all {layers} layers: there is nothing to fuse"
+    batch = f", {found.batched:g} experts a call" if found.batched else ""
+    calls = f"{found.calls_step:g} calls a step of {found.us_call:,.1f} us{batch}"
+    return f"expert matmul: {calls}, {found.gb_s:,.1f} GB/s{share}; {fusion}"
+
+
+def summary_lines(capture: Capture) -> list[str]:
+    """What the tables do not say: launches, norms, experts."""
+    row = next((r for r in capture.profile.phases if r.phase == "elementwise"), None)
+    lines = [launch_line(capture)]
+    if row is not None:
+        lines.append(f"norm and elementwise: {row.calls_step:g} launches a step of {row.us_call:,.2f} us")
+    return [line for line in (*lines, expert_line(capture)) if line]

@@ -15,21 +15,21 @@ _SMALLEST_LABEL = 46  # a number is written into a part that has room for it
 
 
 def stacked_bars(
-    bars: Sequence[tuple[str, Mapping[str, float]]], names: Mapping[str, str], unit: str, title: str
+    bars: Sequence[tuple[str, Mapping[str, float], float]], names: Mapping[str, str], unit: str, title: str
 ) -> str:
     """An SVG element.
 
     Args:
-        bars: label and part key -> value, all on one scale.
+        bars: label, part key -> value on one scale for all, and the total to print.
         names: part key -> name, in drawing order; parts not in it are left out.
         unit: written behind the total of each bar.
         title: for screen readers.
     """
-    longest = max((sum(parts.values()) for _, parts in bars), default=0.0) or 1.0
+    longest = max((sum(parts.values()) for _, parts, _ in bars), default=0.0) or 1.0
     scale = (_WIDTH - _LEFT - 110) / longest
-    used = [key for key in names if any(parts.get(key) for _, parts in bars)]
+    used = [key for key in names if any(parts.get(key) for _, parts, _ in bars)]
     body = []
-    for row, (label, parts) in enumerate(bars):
+    for row, (label, parts, total) in enumerate(bars):
         y = _TOP + row * _ROW
         x = float(_LEFT)
         body.append(text_element("label", _LEFT - 10, y + 21, label, anchor="end"))
@@ -40,9 +40,9 @@ def stacked_bars(
             place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 14}"'
             body.append(f'<rect class="part p-{key}" {place}><title>{tip}</title></rect>')
             if width > _SMALLEST_LABEL:
-                body.append(text_element("inside", x + width / 2, y + 20, f"{value:,.0f}", anchor="middle"))
+                body.append(text_element(f"inside on-{key}", x + width / 2, y + 20, f"{value:,.0f}", anchor="middle"))
             x += width
-        body.append(text_element("tick", x + 8, y + 20, f"{sum(parts.values()):,.0f} {unit}"))
+        body.append(text_element("tick", x + 8, y + 20, f"{total:,.0f} {unit}"))
     legend_top = _TOP + len(bars) * _ROW + 6
     for i, key in enumerate(used):
         x, y = 12 + (i % 3) * _LEGEND_COLUMN, legend_top + (i // 3) * _LEGEND_ROW

@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from .figure import Figure, Record
 from .kinds import pair_name
-from .plots import Figure, figures
+from .origins import Origin, origins
+from .plots import figures
 
 __all__ = ["STYLE", "failed_rows", "html_page", "markdown_page"]
 
-Record = Mapping[str, Any]
-
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
-_FACTS = (
-    ("time", "measured"), ("cpu", "processor"), ("n_cores", "cores"), ("gpus", "GPU"), ("driver", "driver"),
-    ("backend", "backend"), ("simd", "vector instructions"), ("digest", "library digest"),
-    ("upstream_commit", "llama.cpp commit"), ("package", "pyllama_turbo"), ("system", "system"), ("command", "command"),
-)  # fmt: skip
 
-
-def _facts(record: Record) -> list[tuple[str, str]]:
-    found = []
-    for key, name in _FACTS:
-        value = record.get(key)
-        text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
-        if text:
-            found.append((name, text))
-    return found
-
-
-def _provenances(records: Sequence[Record]) -> list[Record]:
-    """Distinct origins: runs that differ only in time and command line are one, the latest shown."""
-    found: dict[tuple[str, ...], Record] = {}
-    for record in records:
-        if record.get("kind") == "provenance":
-            found[tuple(str(record.get(k)) for k in ("digest", "backend", "cpu", "gpus", "driver", "system"))] = record
-    return list(found.values())
+def _pair(record: Record) -> str:
+    return pair_name(record) if "type_k" in record else ""
 
 
 def failed_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
@@ -47,11 +25,11 @@ def failed_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     return [
         (
             str(r.get("kind")),
-            f"{r.get('model_filename') or r.get('model', '')} {pair_name(r) if 'type_k' in r else ''}".strip(),
+            str(r.get("what") or f"{r.get('model_filename') or r.get('model', '')} {_pair(r)}".strip()),
             str(r.get("reason", "")),
         )
         for r in records
-        if r.get("status") == "failed"
+        if r.get("status", "ok") != "ok"
     ]
 
 
@@ -60,6 +38,11 @@ def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], css: str 
     body = "\n".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
     top = f"<thead><tr>{head}</tr></thead>" if headers else ""
     return f'<div class="wide"><table class="{css}">{top}<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _html_origin(origin: Origin) -> str:
+    commands = "\n".join(f"<code>{html.escape(command)}</code>" for command in origin.commands)
+    return f'<div class="origin"><p>{html.escape("; ".join(origin.facts))}</p>\n{commands}</div>'
 
 
 def _html_figure(figure: Figure) -> str:
@@ -77,7 +60,7 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         title: heading.
     """
     parts = [f"<h1>{html.escape(title)}</h1>"]
-    parts += [_html_table((), _facts(record), "facts") for record in _provenances(records)]
+    parts += [_html_origin(origin) for origin in origins(records)]
     drawn = figures(records)
     parts += [_html_figure(figure) for figure in drawn]
     if not drawn:
@@ -107,10 +90,10 @@ def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def markdown_page(records: Sequence[Record], title: str = "Results") -> str:
     """The tables of the page as Markdown."""
     parts = [f"# {title}"]
-    for record in _provenances(records):
-        parts.append(
-            "\n".join(f"* {name}: {f'`{text}`' if name == 'command' else text}" for name, text in _facts(record))
-        )
+    parts += [
+        "\n".join([f"Measured on: {'; '.join(origin.facts)}", *(f"* `{command}`" for command in origin.commands)])
+        for origin in origins(records)
+    ]
     for figure in figures(records):
         parts.append(f"## {figure.title}\n{figure.note}\n\n{_markdown_table(figure.headers, figure.rows)}")
     if failed := failed_rows(records):

@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from ..profile.phases import PHASES
 from .bars import stacked_bars
+from .figure import Figure, Record, good, grouped
 from .kinds import css_class, kld_text, pair_name, shape, sort_key
+from .levers import lever_tables
+from .needle import needle_figures
 from .svg import Axis, Chart
 
-__all__ = ["Figure", "figures"]
+__all__ = ["figures"]
 
-Record = Mapping[str, Any]
 _PATHS = {"decode": "one token at a time", "prefill": "prefill"}
 _PHASE_NAMES = {phase.key: phase.name for phase in PHASES}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot with its table.
-
-    Attributes:
-        title: heading.
-        note: how to read it.
-        svg: the picture.
-        headers, rows: the table under it.
-    """
-
-    title: str
-    note: str
-    svg: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def _groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        found.setdefault(tuple(record.get(key) for key in keys), []).append(record)
-    return found
-
-
-def _good(records: Sequence[Record], kind: str) -> list[Record]:
-    return [r for r in records if r.get("kind") == kind and r.get("status", "ok") == "ok"]
 
 
 def _spread(values: Iterable[float], factor: float) -> tuple[float, float]:
@@ -64,7 +35,8 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, path, n_ctx, _), group in _groups(_good(records, "kld"), "model", "path", "n_ctx", "first").items():
+    keys = ("model", "path", "n_ctx", "first", "backend")
+    for (model, path, n_ctx, _, backend), group in grouped(good(records, "kld"), *keys).items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
         floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
         if len(measured) < 2:
@@ -87,7 +59,7 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
             chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
         found.append(
             Figure(
-                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}",
+                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}, {str(backend).upper()}",
                 f"Lower left is better; the dashed line joins pairs that no other beats in both. {_scored(group[0])}",
                 chart.render(),
                 ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
@@ -129,11 +101,25 @@ def _rates(line: Sequence[Record], depths: Sequence[int]) -> tuple[str, ...]:
     return tuple(cells)
 
 
+def _without(record: Record) -> bool:
+    """Whether fused kernels were switched off: such rows belong to the tables of the levers."""
+    return record.get("fused") is False or record.get("moe_fused") is False
+
+
+def _one_per_depth(line: Sequence[Record]) -> list[Record]:
+    """One row for each depth: the longest generation, and of equal ones the latest."""
+    found: dict[int, Record] = {}
+    for r in line:
+        if r["n_depth"] not in found or r["n_gen"] >= found[r["n_depth"]]["n_gen"]:
+            found[r["n_depth"]] = r
+    return [found[depth] for depth in sorted(found)]
+
+
 def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
     found = []
-    rows = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
-    for (model, device, graphs), group in _groups(rows, "model_type", "gpu_info", "graphs").items():
-        lines = _groups(group, "type_k", "type_v")
+    rows = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
+    for (model, device, graphs), group in grouped(rows, "model_type", "gpu_info", "graphs").items():
+        lines = {pair: _one_per_depth(line) for pair, line in grouped(group, "type_k", "type_v").items()}
         depths = sorted({r["n_depth"] for r in group})
         if len(depths) < 2:
             continue
@@ -141,8 +127,7 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
         chart = Chart(
             Axis("tokens in the cache", 0, max(depths), unit="tokens"), Axis("tokens/s, one sequence", 0, top), model
         )
-        for line in lines.values():
-            ordered = sorted(line, key=lambda r: r["n_depth"])
+        for ordered in lines.values():
             css = css_class(ordered[0])
             chart.band([(r["n_depth"], min(r["samples_ts"]), max(r["samples_ts"])) for r in ordered], css)
             chart.line([(r["n_depth"], statistics.median(r["samples_ts"])) for r in ordered], css)
@@ -151,7 +136,8 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
                 chart.point(
                     r["n_depth"], rate, css, f"{pair_name(r)} at {r['n_depth']:,}: {rate:.1f} tokens/s", radius=3
                 )
-            chart.end_label(statistics.median(ordered[-1]["samples_ts"]), pair_name(ordered[0]), css)
+            last = ordered[-1]
+            chart.end_label(statistics.median(last["samples_ts"]), pair_name(last), css, x=last["n_depth"])
         state = "" if graphs is None else f", CUDA graphs {'on' if graphs else 'off'}"
         found.append(
             Figure(
@@ -168,7 +154,7 @@ def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
 
 def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for record in _good(records, "memory"):
+    for record in good(records, "memory"):
         lines = record["types"]
         low = min(n for line in lines for n, _ in line["points"])
         high = max(n for line in lines for n, _ in line["points"])
@@ -181,7 +167,7 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
             Axis("KV cache", y_low, y_high, log=True, unit="bytes"),
             record["model"],
         )
-        for same in _groups(({**line, "key": str(line["points"])} for line in lines), "key").values():
+        for same in grouped(({**line, "key": str(line["points"])} for line in lines), "key").values():
             chart.line(same[0]["points"], css_class(same[0]))
             chart.end_label(same[0]["points"][-1][1], ", ".join(pair_name(line) for line in same), css_class(same[0]))
         if budget > 0:
@@ -204,9 +190,10 @@ def _bytes_against_context(records: Sequence[Record]) -> list[Figure]:
 
 def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
     found = []
-    bench = [r for r in _good(records, "bench") if r["n_gen"] and not r["n_prompt"]]
-    kld = [r for r in _good(records, "kld") if not r.get("floor")]
-    deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in _groups(bench, "model_filename").items()}
+    bench = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
+    bench = [r for r in bench if r.get("graphs") is not False]
+    kld = [r for r in good(records, "kld") if not r.get("floor")]
+    deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in grouped(bench, "model_filename").items()}
     for file, depth in deepest.items():
         rows = [r for r in bench if r["model_filename"] == file and r["n_depth"] == depth]
         scores = {(r["type_k"], r["type_v"]): r for r in kld if r["model"] == file}
@@ -251,26 +238,37 @@ def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
 
 def _phase_shares(records: Sequence[Record]) -> list[Figure]:
     found = []
-    for (model, depth), group in _groups(_good(records, "profile"), "model", "depth").items():
-        bars = [(r["label"], {row["phase"]: row["us_step"] for row in r["phases"]}) for r in group]
-        title = f"What a decode step is made of: {model}, depth {depth:,}"
-        keys = [key for key in _PHASE_NAMES if any(parts.get(key) for _, parts in bars)]
+    for (model, depth, method), group in grouped(good(records, "profile"), "model", "depth", "method").items():
+        latest = list({(r["label"], r.get("digest")): r for r in group}.values())
+        labels = [r["label"] for r in latest]
+        names = [
+            f"{n} {str(r.get('digest'))[:6]}" if labels.count(n) > 1 else n for n, r in zip(labels, latest, strict=True)
+        ]
+        steps = [{row["phase"]: row for row in r["phases"]} for r in latest]
+        bars = [
+            (name, {key: row["us_step"] for key, row in step.items()}, r["step_us"])
+            for name, r, step in zip(names, latest, steps, strict=True)
+        ]
+        device = "GPU" if method == "cupti" else "CPU"
+        title = f"What a decode step is made of: {model}, depth {depth:,}, {device}"
+        keys = [key for key in _PHASE_NAMES if any(key in step for step in steps)]
+        rows = [(_PHASE_NAMES[key], *(_phase_cell(step.get(key)) for step in steps)) for key in keys]
         found.append(
             Figure(
                 title,
-                "Microseconds of a step by phase, with the profiler on; gaps are times in which nothing runs.",
+                "Microseconds of a step by phase, with the profiler on, and shares of the step. Kernels that overlap "
+                "count in full, so parts can add up to more than the step; gaps are times in which nothing runs.",
                 stacked_bars(bars, _PHASE_NAMES, "µs", title),
-                ("phase", *(label for label, _ in bars)),
-                tuple(
-                    (
-                        _PHASE_NAMES[key],
-                        *(f"{p.get(key, 0):,.1f} ({100 * p.get(key, 0) / sum(p.values()):.1f} %)" for _, p in bars),
-                    )
-                    for key in keys
-                ),
+                ("phase", *names),
+                (*rows, ("step", *(f"{r['step_us']:,.1f}" for r in latest)),
+                 ("step without the profiler", *(f"{r['plain_us']:,.1f}" for r in latest))),
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def _phase_cell(row: Record | None) -> str:
+    return "-" if row is None else f"{row['us_step']:,.1f} ({100 * row['share']:.1f} %)"
 
 
 def figures(records: Sequence[Record]) -> list[Figure]:
@@ -281,4 +279,6 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         *_speed_against_kld(records),
         *_bytes_against_context(records),
         *_phase_shares(records),
+        *needle_figures(records),
+        *lever_tables(records),
     ]

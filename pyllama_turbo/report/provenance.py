@@ -15,7 +15,7 @@ from typing import Any
 
 from .._version import __version__
 
-__all__ = ["Provenance", "collect", "cpu_name", "cuda_driver"]
+__all__ = ["Provenance", "collect", "cpu_name", "gpu_state"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Provenance:
         cpu, n_cores: processor and the cores this process may use.
         gpus: names of the GPUs.
         driver: version of the NVIDIA driver, or "".
+        clocks: present and highest clocks of the first GPU, or "".
         system: operating system.
         simd: vector instructions in use.
         command: the command line.
@@ -44,6 +45,7 @@ class Provenance:
     n_cores: int
     gpus: tuple[str, ...]
     driver: str
+    clocks: str
     system: str
     simd: str
     command: str
@@ -67,15 +69,16 @@ def cpu_name() -> str:
 
 
 @lru_cache(maxsize=1)
-def cuda_driver() -> str:
-    """Version of the NVIDIA driver, or "" where there is none."""
+def gpu_state() -> tuple[str, str]:
+    """Version of the NVIDIA driver and clocks of the first GPU, "" and "" where there is none."""
+    fields = "driver_version,clocks.sm,clocks.max.sm,clocks.mem"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return (
-            subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.split("\n")[0].strip()
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.split("\n")[0]
+        driver, clock, highest, memory = (part.strip() for part in answer.split(","))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return "", ""
+    return driver, f"{clock} of {highest}, memory {memory}"
 
 
 def _command() -> str:
@@ -97,6 +100,7 @@ def collect() -> Provenance:
 
     info = build_info()
     names = tuple(d.description for d in gpus())
+    driver, clocks = gpu_state() if names else ("", "")
     return Provenance(
         package=__version__,
         digest=str(info.get("digest", "")),
@@ -105,7 +109,8 @@ def collect() -> Provenance:
         cpu=cpu_name(),
         n_cores=len(os.sched_getaffinity(0)),
         gpus=names,
-        driver=cuda_driver() if names else "",
+        driver=driver,
+        clocks=clocks,
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         simd=str(info.get("simd", "")),
         command=_command(),

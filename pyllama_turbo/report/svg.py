@@ -164,9 +164,10 @@ class Chart:
         self.parts.append(f'<line class="level" x1="{left:.1f}" x2="{right:.1f}" y1="{py:.1f}" y2="{py:.1f}"/>')
         self.parts.append(text_element("label muted", left + 6, py - 5, text))
 
-    def end_label(self, y: float, text: str, css: str) -> None:
-        """A label at the right edge, beside the end of a line; they are kept apart when rendered."""
-        self.labels.append((WIDTH - RIGHT + 8, self.at(self.x.high, y)[1], text, css))
+    def end_label(self, y: float, text: str, css: str, x: float | None = None) -> None:
+        """A label beside the end of a line, at the right edge or at `x`; those of one place are kept apart."""
+        px, py = self.at(self.x.high if x is None else x, y)
+        self.labels.append((px + 8, py, text, css))
 
     def near_label(self, x: float, y: float, text: str, css: str) -> None:
         """A label beside a point, where it covers no marker and no other label, as far as there is such a place."""
@@ -181,6 +182,9 @@ class Chart:
             (8, 16),
             (-8 - width, -8),
             (-8 - width, 16),
+            (8, 26),
+            (-width / 2, -22),
+            (-width / 2, 31),
         ]
         best = min(places, key=lambda d: self._clash(px + d[0], py + d[1], width))
         left, base = px + best[0], py + best[1]
@@ -200,12 +204,15 @@ class Chart:
 
     def _spread_labels(self) -> list[str]:
         """Labels of line ends, moved apart as little as possible where they would overlap."""
-        ordered = sorted(self.labels, key=lambda item: item[1])
-        bases = _apart([wanted + 4 for _, wanted, _, _ in ordered], _LABEL_HEIGHT)
-        return [
-            text_element(f"label {css}", left, base, text)
-            for (left, _, text, css), base in zip(ordered, bases, strict=True)
-        ]
+        found = []
+        for place in dict.fromkeys(left for left, *_ in self.labels):
+            ordered = sorted((item for item in self.labels if item[0] == place), key=lambda item: item[1])
+            bases = _apart([wanted + 4 for _, wanted, _, _ in ordered], _LABEL_HEIGHT)
+            found += [
+                text_element(f"label {css}", left, base, text)
+                for (left, _, text, css), base in zip(ordered, bases, strict=True)
+            ]
+        return found
 
     def _axes(self) -> list[str]:
         parts = []

@@ -15,7 +15,7 @@ from pyllama_turbo.bench import flags, runner
 from pyllama_turbo.bench.cases import Case, Matrix, Test, parse_numbers, parse_pairs, parse_tests
 from pyllama_turbo.bench.compare import paired_ratio
 from pyllama_turbo.bench.fill import fill, random_tokens
-from pyllama_turbo.bench.rows import Row, csv_lines, from_samples, json_line, markdown, row_of
+from pyllama_turbo.bench.rows import Row, csv_lines, from_samples, json_line, markdown, row_of, without_constants
 from pyllama_turbo.errors import MemoryLimitError, OptionError, TurboError, UnsupportedError
 
 
@@ -230,7 +230,7 @@ def test_two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def spawn(arguments: Sequence[str], environment: dict[str, str]) -> str:
-        graphs, fused = (flags.SWITCHES[name] not in environment for name in ("graphs", "fused"))
+        graphs, fused = (flags.is_on(name, environment) for name in ("graphs", "fused"))
         seen.append((graphs, fused))
         rate = 100.0 * (1 + graphs) * (1.1 if fused and graphs else 1)
         return (
@@ -247,3 +247,10 @@ def test_two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (["magic"], [], ["graphs", "graphs"]):
         with pytest.raises(OptionError):
             flags.run_cells(wrong, [], spawn)
+
+
+def test_what_all_rows_share_stands_above_the_table() -> None:
+    headers = ["model", "size", "backend", "type_k", "t/s"]
+    caption, short, cells = without_constants(headers, [["M", "1", "CPU", "f16", "5"], ["M", "2", "CPU", "q8_0", "6"]])
+    assert caption == "M, CPU" and short == ["size", "type_k", "t/s"] and cells[1] == ["2", "q8_0", "6"]
+    assert without_constants(headers, []) == ("", headers, [])

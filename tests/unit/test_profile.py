@@ -14,7 +14,7 @@ import pytest
 from pyllama_turbo.errors import UnsupportedError
 from pyllama_turbo.profile import cupti
 from pyllama_turbo.profile.events import Event, Profile, busy_ns, summarise
-from pyllama_turbo.profile.levers import evidence, ranked
+from pyllama_turbo.profile.levers import evidence, merged, ranked
 from pyllama_turbo.profile.phases import PHASES, kernel_phase, operation_phase, short_name
 from pyllama_turbo.profile.roofline import cache_bytes, host_copy_rate, weight_bytes
 from pyllama_turbo.profile.table import compare_rows, kernel_rows, phase_rows
@@ -153,8 +153,11 @@ def test_trace_is_chrome_json(tmp_path: Path) -> None:
 NAME = ctypes.create_string_buffer(b"_Z13mul_mat_vec_qi")
 
 
-def kernel_record(start: int, end: int, stream: int = 7) -> bytes:
+def kernel_record(start: int, end: int, stream: int = 7, launch: int = 0, graph: int = 0) -> bytes:
     record = bytearray(216)
+    struct.pack_into("<IIII", record, 52, 3, 8, 1, 32)  # grid, and the first of the block
+    struct.pack_into("<I", record, 92, launch)
+    struct.pack_into("<I", record, 156, graph)
     struct.pack_into("<I", record, 0, 10)
     struct.pack_into("<QQ", record, 16, start, end)
     struct.pack_into("<III", record, 40, 1, 0, stream)
@@ -171,9 +174,9 @@ def copy_record(n_bytes: int) -> bytes:
 
 
 def test_cupti_records() -> None:
-    raw = kernel_record(5, 9) + copy_record(64) + struct.pack("<I", 99) + bytes(28)
+    raw = kernel_record(5, 9, launch=11, graph=4) + copy_record(64) + struct.pack("<I", 99) + bytes(28)
     events = list(cupti.parse_records(raw, iter([0, 216, 352])))
-    assert events[0] == Event("mul_mat_vec_q(int)", "experts", 5, 9, 1, 7)
+    assert events[0] == Event("mul_mat_vec_q(int)", "experts", 5, 9, 1, 7, 0, (3, 8, 1), launch=11, graph=4)
     assert events[1] == Event("memcpy DtoD", "copy", 100, 200, 0, 3, 128)
     assert len(events) == 2  # the third is of a kind nobody asked for
 
@@ -276,39 +279,23 @@ def profile_of(**shares: float) -> Profile:
     return summarise(events, 1, 10**6)
 
 
+def bench_row(rate: float, **more: Any) -> dict[str, Any]:
+    row = {"kind": "bench", "status": "ok", "n_gen": 8, "n_prompt": 0, "n_depth": 0, "type_k": "f16", "type_v": "f16"}
+    return {**row, "baseline": "", "ratio": None, "graphs": None, "samples_ts": [rate], **more}
+
+
 def test_levers_are_ranked_with_ceiling_and_evidence() -> None:
-    records = [
-        {
-            "kind": "bench",
-            "status": "ok",
-            "n_gen": 8,
-            "n_depth": d,
-            "type_k": "turbo3",
-            "type_v": "turbo3",
-            "baseline": "f16/f16",
-            "ratio": r,
-            "graphs": None,
-            "avg_ts": 1.0,
-        }
-        for d, r in ((0, 1.0), (4096, 1.5))
-    ]
-    records += [
-        {
-            "kind": "bench",
-            "status": "ok",
-            "n_gen": 8,
-            "n_depth": 0,
-            "type_k": "f16",
-            "type_v": "f16",
-            "baseline": "",
-            "ratio": None,
-            "graphs": on,
-            "avg_ts": 150.0 if on else 100.0,
-        }
-        for on in (False, True)
-    ]
+    turbo = {"type_k": "turbo3", "type_v": "turbo3", "baseline": "f16/f16"}
+    records = [bench_row(1, **turbo, n_depth=0, ratio=1.0), bench_row(1, **turbo, n_depth=4096, ratio=1.5)]
+    for graphs, fused, rate in ((True, True, 150), (True, False, 148.5), (False, True, 100), (False, False, 100)):
+        records.append(bench_row(rate, graphs=graphs, moe_fused=fused, fused=True))
+    records.append(bench_row(10, graphs=True, moe_fused=False, fused=False))  # says nothing about one switch
     known = evidence(records)
-    assert known == {"kv_read": "d 4096: turbo3/turbo3 1.50x f16/f16", "gap": "graphs +50 % (f16/f16, d 0)"}
-    lines = ranked(profile_of(experts=0.25, kv_read=0.5, gap=0.25), known)
+    assert known["kv_read"] == "d 4096: turbo3/turbo3 1.50x f16/f16"
+    assert known["gap"] == "graphs +50.0 % (f16, d 0); +48.5 % (f16, d 0, moe_fused off)"
+    assert known["experts"] == "fused up+gate +1.0 % (f16, d 0); +0.0 % (f16, d 0, graphs off)"
+    lines = ranked(profile_of(experts=0.25, kv_read=0.5, gap=0.25), merged({"rotate": "absent"}, known))
     assert [x.phase for x in lines][0] == "kv_read" and lines[0].ceiling == pytest.approx(2.0)
-    assert lines[0].measured.startswith("d 4096") and {x.ids for x in lines} == {"L5", "L6", "L1 L2"}
+    assert lines[0].measured.startswith("d 4096") and {x.ids for x in lines} == {"L5", "L6", "L1 L2", "L7"}
+    assert lines[-1].phase == "rotate" and lines[-1].share == 0.0 and lines[-1].measured == "absent"
+    assert merged({"a": "x"}, {"a": "y", "b": "z"}) == {"a": "x; y", "b": "z"}

@@ -14,7 +14,7 @@ import pytest
 from pyllama_turbo.errors import OptionError, StateError
 from pyllama_turbo.quality import basefile, measure, passes
 from pyllama_turbo.quality.advise import CANDIDATES, Candidate, choose, with_quality
-from pyllama_turbo.quality.divergence import Divergence, summarise
+from pyllama_turbo.quality.divergence import Divergence, TokenScores, summarise
 from pyllama_turbo.quality.gates import LEVELS, Gate, judge, parse_gate
 from pyllama_turbo.quality.identity import GreedyRun, compare_runs
 from pyllama_turbo.quality.matrix import DEFAULT_PAIRS
@@ -339,3 +339,38 @@ def test_keys_never_get_fewer_bits_than_values() -> None:
         names = [name.removesuffix("_tcq") for name in (k, v)]
         if "q4_0" not in names:
             assert bits[names[0]] >= bits[names[1]]
+
+
+def test_base_files_beyond_4_gib(tmp_path: Path) -> None:
+    """Offsets are 64 bits wide: the last row of a (sparse) base above 4 GiB is where its header says."""
+    n_vocab = 262_144
+    plan = chunk_plan(list(range(40 * 512)), 512)
+    assert basefile.size_bytes(plan, n_vocab) > 4 << 30
+    base = basefile.create(tmp_path / "b", plan, n_vocab, {"model": "m"})
+    base.rows[-1, -1, :4] = (1, 2, 3, 4)
+    base.advance(40)
+    found = basefile.open_base(tmp_path / "b")
+    assert found.complete and found.rows[-1, -1, :4].tolist() == [1, 2, 3, 4] and found.rows[0, 0, 0] == 0
+    with (tmp_path / "b").open("rb") as file:
+        file.seek(-2 * row_words(n_vocab), 2)
+        assert np.frombuffer(file.read(8), "<u2").tolist() == [1, 2, 3, 4]
+
+
+def test_percentiles_and_summary_agree_with_numpy() -> None:
+    rng = np.random.default_rng(5)
+    n = 1000
+    made = TokenScores.empty(4, n // 4)
+    made.nll[:] = rng.gamma(2.0, size=n)
+    made.nll_base[:] = made.nll + 0.1 * rng.standard_normal(n)
+    made.kld[:] = rng.gamma(0.5, 0.02, n)
+    made.dp[:] = 0.1 * rng.standard_normal(n)
+    made.same_top[:] = rng.random(n) < 0.9
+    found = summarise(made)
+    for key, value in found.kld_percentiles.items():
+        assert value == pytest.approx(np.quantile(made.kld, float(key)), rel=2e-4, abs=1e-7)
+    for key, value in found.dp_percentiles.items():
+        assert value == pytest.approx(np.quantile(made.dp.astype(np.float64), float(key)), rel=2e-3, abs=1e-6)
+    assert found.ppl == pytest.approx(np.exp(made.nll.astype(np.float64).mean()), rel=1e-9)
+    assert found.kld_err == pytest.approx(made.kld.std(ddof=1) / n**0.5, rel=1e-6)
+    assert found.same_top == made.same_top.mean() and found.dp_rms == pytest.approx((made.dp**2).mean() ** 0.5, 1e-4)
+    assert found.correlation == pytest.approx(np.corrcoef(made.nll, made.nll_base)[0, 1], rel=1e-4)

@@ -14,6 +14,7 @@ import pytest
 from pyllama_turbo.errors import StateError
 from pyllama_turbo.report.bars import stacked_bars
 from pyllama_turbo.report.kinds import css_class, pair_name
+from pyllama_turbo.report.origins import origins
 from pyllama_turbo.report.page import STYLE, failed_rows, html_page, markdown_page
 from pyllama_turbo.report.plots import _pareto, figures
 from pyllama_turbo.report.records import ResultFile, read_records
@@ -97,7 +98,7 @@ def test_svg_is_well_formed_and_escapes() -> None:
     root = ET.fromstring(chart.render())
     texts = [e.text for e in root.iter("text")]
     assert {"a < b", "x & y", "end", "limit"} <= set(texts)
-    ET.fromstring(stacked_bars([("<a>", {"x": 3.0, "y": 1.0})], {"x": "X", "y": "Y & Z"}, "us", "t"))
+    ET.fromstring(stacked_bars([("<a>", {"x": 3.0, "y": 1.0}, 4.0)], {"x": "X", "y": "Y & Z"}, "us", "t"))
 
 
 def test_pareto_keeps_what_nothing_beats() -> None:
@@ -200,9 +201,26 @@ RECORDS: list[dict[str, Any]] = [
         "model": "m.gguf",
         "depth": 0,
         "label": "f16",
-        "phases": [{"phase": "kv_read", "us_step": 10.0}, {"phase": "gap", "us_step": 5.0}],
+        "method": "operations",
+        "step_us": 15.0,
+        "plain_us": 12.0,
+        "phases": [
+            {"phase": "kv_read", "us_step": 10.0, "share": 0.67},
+            {"phase": "gap", "us_step": 5.0, "share": 0.33},
+        ],
     },
 ]
+
+
+def needle(k: str, *logprobs: float) -> dict[str, Any]:
+    depths = [0.1, 0.9]
+    trial = {"found": True, "text": " 1<2", "n_tokens": 9, "reused": 0}
+    trials = [
+        {way: {**trial, "depth": d, "logprob": p} for way in ("cold", "warm")}
+        for d, p in zip(depths, logprobs, strict=True)
+    ]
+    setting = {"kind": "needle", "status": "ok", "model": "m.gguf", "length": 2048, "backend": "cpu", "depths": depths}
+    return {**setting, "type_k": k, "type_v": k, "trials": trials}
 
 
 def test_every_plot_is_drawn_with_its_table() -> None:
@@ -227,13 +245,52 @@ def test_html_stands_alone() -> None:
     assert "<title>T &amp; t</title>" in page and "C&lt;1&gt;" in page and "no &lt;x&gt;" in page
     assert "prefers-color-scheme: dark" in page and page.count("<svg") == 5
     assert not re.search(r"(src|href)=|@import|url\(", page)
-    assert page.count("library digest") == 1  # two runs of one library on one machine are one origin
-    assert "<td>2</td>" in page
+    assert page.count("library abc") == 1  # two runs of one library on one machine are one origin
+    assert page.count("run me") == 1 and "backend cpu" in page
 
 
 def test_markdown_has_the_same_tables() -> None:
     text = markdown_page(RECORDS)
     assert text.count("\n## ") == 6 and "| turbo3 |" in text and "`run me`" in text and "no <x>" in text
+
+
+def test_recall_is_drawn_by_depth() -> None:
+    (figure,) = figures([needle("f16", -0.5, -0.25), needle("turbo3", -1.0, -2.0)])
+    ET.fromstring(figure.svg)
+    assert figure.headers == ("K/V", "10 %, cold", "10 %, cached", "90 %, cold", "90 %, cached")
+    assert figure.rows[1] == ("turbo3", "found (-1.000)", "found (-1.000)", "found (-2.000)", "found (-2.000)")
+    assert figure.svg.count("polyline") == 4 and "1&lt;2" in figure.svg
+
+
+def test_origins_keep_every_command() -> None:
+    machine = {"kind": "provenance", "gpus": ["G"], "driver": "5", "cpu": "C", "n_cores": 2, "digest": "d"}
+    runs = [
+        {**machine, "command": "a", "time": "2026-01-01T00:00:00Z", "clocks": "1 MHz"},
+        {**machine, "command": "b", "time": "2026-01-03T00:00:00Z", "clocks": "2 MHz"},
+        {**machine, "digest": "e", "command": "c", "time": "2026-01-03T00:00:00Z"},
+    ]
+    first, second = origins(runs)
+    assert first.commands == ("a", "b") and second.commands == ("c",)
+    assert first.facts == (
+        "G", "driver 5", "C, 2 cores", "library d", "GPU clocks 1 MHz; 2 MHz", "measured 2026-01-01 to 2026-01-03"
+    )  # fmt: skip
+
+
+def test_one_row_for_each_depth_the_longest_and_latest() -> None:
+    rows = [bench("turbo3", 0, 10.0), bench("turbo3", 0, 20.0), bench("turbo3", 0, 30.0, n_gen=4)]
+    rows += [bench("turbo3", 64, 5.0), bench("q8_0", 0, 9.0), bench("q8_0", 0, 1.0, moe_fused=False)]
+    (figure,) = figures(rows)
+    cells = {row[0]: row[2:] for row in figure.rows}
+    assert cells["turbo3"][0].startswith("20.00") and cells["q8_0"] == ("9.00 ± 0.90 = 1.25x", "-")
+
+
+def test_committed_results_are_up_to_date() -> None:
+    """`make results` gives the committed pages from the committed records."""
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results"
+    records = read_records(sorted(folder.glob("*.jsonl")))
+    assert len(records) > 50
+    for name, page in (("README.md", markdown_page), ("report.html", html_page)):
+        assert (folder / name).read_text(encoding="utf-8") == page(records, "pyllama_turbo results"), "run make results"
 
 
 def test_an_empty_report_says_so() -> None:

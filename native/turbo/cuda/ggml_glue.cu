@@ -1,4 +1,4 @@
-// From ggml tensors to the arguments of the kernels. The only file here that knows ggml.
+// From ggml tensors to the arguments of the kernels. With up_gate.cu the only file here that knows ggml.
 
 #include "turbo/cuda/turbo_cuda.cuh"
 
@@ -173,6 +173,9 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write.attention) {
         last_write.attention = nullptr; // something else comes between
+    }
+    if (const int n = turbo_cuda_split_up_gate(ctx, cgraph, i)) {
+        return n;
     }
     // with concurrent streams, V may be computed on another one
     if (ctx.curr_stream_no != 0) {

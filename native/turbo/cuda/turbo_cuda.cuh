@@ -18,6 +18,10 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 // one launch. Returns how many further nodes are done with, 0 = none.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
+// At the first of an expert layer's up and gate products with TURBO_FUSED_UP_GATE=0 in the environment: run both as
+// kernels of their own, so that upstream does not fuse them with their activation. Returns as turbo_cuda_try_fuse.
+int turbo_cuda_split_up_gate(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
+
 // Does this FLASH_ATTN_EXT run on our own kernels? If not, upstream's kernels can still run it on a lifted f16 copy.
 bool turbo_cuda_fattn_supported(int device, const ggml_tensor * dst);
 // Run it. False if it is not ours.

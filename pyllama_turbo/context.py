@@ -45,6 +45,7 @@ class Context(Handle):
         self, model: Model, options: ContextOptions, progress: Callable[[float], bool | None] | None = None
     ) -> None:
         b = model._binding
+        model.files.check()
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         n_ctx = options.n_ctx or model.facts.n_ctx_train
         types = model.kv_types(asked)
@@ -255,9 +256,10 @@ class Context(Handle):
         sliding window that moved on), everything is computed.
 
         Raises:
-            As `decode`.
+            As `decode`, and ModelLoadError if the mapped model file was cut or overwritten.
         """
         ids = _as_ids(tokens)
+        self.model.files.check()
         with self.lock:
             self._check_room(0, len(ids))
             kept = self.seqs.keep_prefix(seq, ids) if reuse else self.seqs.keep_prefix(seq, [])

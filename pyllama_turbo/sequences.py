@@ -60,7 +60,7 @@ class Sequences:
             OptionError: there is no such sequence.
         """
         with self._ctx.lock:
-            self._check(seq)
+            self.check(seq)
             self._call("turbo_seq_rm", seq, p0, p1)
             known = self._tokens.get(seq)
             end = -1 if p1 < 0 or (known is not None and p1 >= len(known)) else p1
@@ -77,7 +77,7 @@ class Sequences:
             OptionError: there is no such sequence.
         """
         with self._ctx.lock:
-            self._check(src, dst)
+            self.check(src, dst)
             if src != dst:
                 self._call("turbo_seq_rm", dst, 0, -1)
             self._call("turbo_seq_cp", src, dst, p0, p1)
@@ -125,7 +125,8 @@ class Sequences:
             self._tokens[seq] = None if known is None else known[:n_keep] + known[n_keep + n_drop :]
             return n_drop
 
-    def _check(self, *seqs: int) -> None:
+    def check(self, *seqs: int) -> None:
+        """Raises OptionError unless the context has all these sequences."""
         n = self._ctx.facts.n_seq_max
         for seq in seqs:
             if not 0 <= seq < n:  # the library reads -1 as every sequence

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "turbo_shim.h"
+#include "turbo_state.h"
 
 #include "llama-kv-cache.h"
 
@@ -10,6 +11,9 @@ struct turbo_kv_access {
 
     // Facts of the cache's layer `index`, read from its tensors.
     static void read(const llama_kv_cache & cache, int32_t index, int32_t part, turbo_kv_layer * out);
+
+    // Streams, rotation and layout of the cache; the other fields are left alone.
+    static void identify(const llama_kv_cache & cache, turbo_kv_identity * out);
 
     // Make sequence `seq` hold n tokens of random keys and values at positions 0 .. n-1 (a sliding window holds the last
     // ones). False if the cache is too small.

@@ -86,9 +86,7 @@ def _parse(line: bytes) -> Header:
     held = tuple(_held(entry) for entry in row["held"])
     if row["kind"] == "sequence" and len(held) != 1:
         raise ValueError(f"{len(held)} sequences")
-    return Header(
-        row["kind"], dict(row["identity"]), _integer(row["n_ctx_seq"], 0), held, _integer(row["n_bytes"], 1)
-    )
+    return Header(row["kind"], dict(row["identity"]), _integer(row["n_ctx_seq"], 0), held, _integer(row["n_bytes"], 1))
 
 
 def unpack(data: bytes | memoryview, name: str) -> tuple[Header, memoryview]:

@@ -49,6 +49,12 @@ class Context(Handle):
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         n_ctx = options.n_ctx or model.facts.n_ctx_train
         types = model.kv_types(asked)
+        if asked != (kv.DEFAULT, kv.DEFAULT) and not any(layer.has_kv for layer in model.layers):
+            raise errors.UnsupportedError(
+                f"this model has no KV cache, only a recurrent state: {'/'.join(asked)} would do nothing",
+                asked=asked,
+                hint="leave kv at f16",
+            )
         if options.check_memory:
             check_memory(model, options, n_ctx, types)
         means, centering = plan_centering(model, options, types[0], progress)

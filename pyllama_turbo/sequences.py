@@ -112,7 +112,10 @@ class Sequences:
         """
         with self._ctx.lock:
             if not self._ctx.facts.can_shift:
-                raise errors.UnsupportedError("the positions of this cache cannot be shifted", hint="make n_ctx larger")
+                raise errors.UnsupportedError(
+                    "the positions of this cache cannot be shifted",
+                    hint="make n_ctx larger; bf16 keys and recurrent states do not shift",
+                )
             n_past = self.next_position(seq)
             n_drop = (n_past - n_keep) // 2
             if n_drop < 1:

@@ -1,12 +1,13 @@
-"""Saved state: the cache of a sequence, or of a whole context, kept in bytes or a file and loaded where it means the same.
+"""Saved state: the cache of a sequence or of a whole context, in bytes or a file, loaded only where it means the same.
 
     state.save(ctx, "chat.state")                  # one sequence, to a file
     n = state.load(other, "chat.state")            # tokens restored; their prefix is not computed again
     data = state.get_bytes(ctx, seq=None)          # all sequences, in memory
     state.set_bytes(other, data, seq=None)
 
-What was saved carries the identity of its cache: model, KV types by layer, block format, codebooks, centre of the keys,
-RoPE settings, build. Everything is compared before the context is touched, and a difference is refused with both values.
+What was saved carries the identity of its cache: model, KV types by layer, block format, codebooks, centre of the
+keys, RoPE settings, build. All of it is compared before the context is touched; a difference is refused with both
+values.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from ._lifetime import Handle
 from ._model_file import ModelFiles
 from .devices import resolve_gpu_layers
 from .gguf import read_model
+from .hparams import check_hyperparameters
 from .options import ContextOptions, ModelOptions, build
 from .shape import ModelShape, model_shape
 from .tokenizer import Tokenizer
@@ -137,6 +138,7 @@ class Model(Handle):
         chosen = options if options is not None and not keywords else build(ModelOptions, keywords)
         file = Path(path).expanduser()
         parts = read_model(file)  # a damaged file is refused here, with the reason and the place
+        check_hyperparameters(parts[0])
         shape = model_shape(parts)
         files = ModelFiles([part.path for part in parts], mapped=chosen.load_mode not in _LOADED_WHOLE)
         b = _native.binding()

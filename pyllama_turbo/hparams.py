@@ -26,9 +26,9 @@ _WHOLE_HEAD_ROPE = frozenset(
     (
         "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx", "deci",
         "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4", "falcon",
-        "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe",
-        "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe", "llama", "llama-embed", "llama4",
-        "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
+        "gpt-oss", "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe", "hunyuan-dense",
+        "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe", "llama", "llama-embed",
+        "llama4", "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
         "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts",
         "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss", "smallthinker", "smollm3", "starcoder2", "talkie", "xverse",
     )
@@ -42,6 +42,16 @@ _ONE_HEAD_SIZE = _WHOLE_HEAD_ROPE | frozenset(
         "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "neo-bert", "nomic-bert",
         "nomic-bert-moe", "openelm", "phi2", "phi3", "phimoe", "qwen", "qwen35", "qwen35moe", "qwen3next",
         "qwen4exp", "refact", "spark2_5", "stablelm", "starcoder", "t5", "t5encoder",
+    )
+)  # fmt: skip
+# Graphs whose queries are as wide as the residual stream.
+_QUERY_AS_EMBEDDING = frozenset(
+    (
+        "arctic", "baichuan", "bailingmoe2", "bert", "bloom", "chameleon", "codeshell", "cohere2", "command-r", "dbrx",
+        "deepseek", "dream", "eurobert", "falcon", "gpt2", "gptneox", "grok", "internlm2", "jais", "jina-bert-v2",
+        "jina-bert-v3", "lfm2", "lfm2moe", "llada-moe", "mpt", "nemotron", "neo-bert", "nomic-bert", "nomic-bert-moe",
+        "olmo", "olmo2", "olmoe", "orion", "phi2", "phi3", "phimoe", "plamo", "pockettts", "qwen2", "qwen2moe",
+        "qwen2vl", "stablelm", "starcoder", "starcoder2", "xverse",
     )
 )  # fmt: skip
 
@@ -120,6 +130,10 @@ def _check_heads(head: GGUFFile) -> None:
     k, v = _head_dims(head, n_heads[0])
     if n_heads[0] > 0 and head.arch in _ONE_HEAD_SIZE and k != v:
         _fail(head, ".attention.value_length", v, f"the length of a key, {k},")
+    n_embd = head.require(".embedding_length")
+    for n in n_heads if head.arch in _QUERY_AS_EMBEDDING else ():
+        if n > 0 and n * k != n_embd:
+            _fail(head, ".attention.head_count", n, f"{n_embd} values in heads of {k}: nothing else")
 
 
 def _head_dims(head: GGUFFile, n_head: int) -> tuple[int, int]:
@@ -143,5 +157,5 @@ def _check_rope(head: GGUFFile) -> None:
         if head.get(key) is not None:
             longest = max(k, head.integer(".attention.key_length_swa", k))
             value = head.integer(key)
-            if head.get(".attention.key_length_mla") is None and (value % 2 or not 0 <= value <= longest):
-                _fail(head, key, value, f"an even number up to {longest}")
+            if head.get(".attention.key_length_mla") is None and (value % 2 or not 2 <= value <= longest):
+                _fail(head, key, value, f"an even number from 2 to {longest}")

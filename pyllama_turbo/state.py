@@ -24,13 +24,13 @@ from .buildinfo import build_info
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["get_bytes", "identity", "load", "save", "set_bytes"]
+__all__ = ["fingerprint", "get_bytes", "load", "save", "set_bytes"]
 
 _ROPE = ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")
 _FLAGS = ("rotated_k", "rotated_v", "transposed_v")
 
 
-def identity(context: Context) -> dict[str, Any]:
+def fingerprint(context: Context) -> dict[str, Any]:
     """What must be equal for saved state to mean the same, as plain JSON values.
 
     Model (fingerprint of its file), stored KV types by layer, block format and codebooks, centre of the keys, effective
@@ -78,7 +78,7 @@ def _capture(context: Context, seq: int | None) -> tuple[bytes, memoryview]:
         seqs = range(context.facts.n_seq_max) if seq is None else (seq,)
         held = tuple(Held(i, context.seqs.tokens(i), *_ends(context, i)) for i in seqs)
         kind = "context" if seq is None else "sequence"
-        header = Header(kind, identity(context), context.facts.n_ctx_seq, held, len(payload))
+        header = Header(kind, fingerprint(context), context.facts.n_ctx_seq, held, len(payload))
         return pack(header, payload), payload
 
 
@@ -160,7 +160,7 @@ def _check(context: Context, header: Header, seq: int | None, name: str) -> list
     if header.kind != kind:
         hint = "load it with seq=None" if header.kind == "context" else "load it as a sequence"
         raise _refusal(name, "kind", header.kind, kind, hint)
-    here = identity(context)
+    here = fingerprint(context)
     for key, value in here.items():
         if header.identity.get(key) != value:
             raise _refusal(name, key, header.identity.get(key), value)

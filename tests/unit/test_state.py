@@ -91,7 +91,7 @@ FIELDS = (
 
 
 def test_the_fields_are_all_of_the_identity(ctx: Context) -> None:
-    assert set(FIELDS) == set(json.loads(json.dumps(state.identity(ctx))))
+    assert set(FIELDS) == set(json.loads(json.dumps(state.fingerprint(ctx))))
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -101,7 +101,7 @@ def test_every_field_is_compared_before_anything_is_touched(
     forge(saved, lambda header: header["identity"].update({field: "another"}))
     with pytest.raises(errors.StateError, match=f"{field} is 'another' there and") as caught:
         state.load(ctx, saved)
-    assert caught.value.asked == "another" and caught.value.limit == state.identity(ctx)[field]
+    assert caught.value.asked == "another" and caught.value.limit == state.fingerprint(ctx)[field]
     untouched(lib, ctx)
 
 

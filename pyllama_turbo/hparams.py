@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from .errors import GGUFError
 from .gguf import GGUFFile
+from .shape import cache_owners, layer_windows
 
 __all__ = ["check_hyperparameters"]
 
@@ -66,6 +67,7 @@ def check_hyperparameters(head: GGUFFile) -> None:
     _check_experts(head)
     _check_heads(head)
     _check_rope(head)
+    _check_shared_caches(head)
     for key in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
         epsilon = head.get(f".attention.{key}")
         if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
@@ -153,9 +155,21 @@ def _check_rope(head: GGUFFile) -> None:
     n_rot = head.integer(".rope.dimension_count", k)
     if head.arch in _WHOLE_HEAD_ROPE and n_rot != k:
         _fail(head, ".rope.dimension_count", n_rot, f"the length of a head, {k},")
-    for key in (".rope.dimension_count", ".rope.dimension_count_swa"):
-        if head.get(key) is not None:
-            longest = max(k, head.integer(".attention.key_length_swa", k))
-            value = head.integer(key)
-            if head.get(".attention.key_length_mla") is None and (value % 2 or not 2 <= value <= longest):
-                _fail(head, key, value, f"an even number from 2 to {longest}")
+    k_window = head.integer(".attention.key_length_swa", k)
+    for key, dim in ((".rope.dimension_count", k), (".rope.dimension_count_swa", k_window)):
+        value = head.integer(key, dim)
+        if head.get(".attention.key_length_mla") is None and (value % 2 or not 2 <= value <= dim):
+            _fail(head, key, value, f"an even number from 2 to {dim}")
+
+
+def _check_shared_caches(head: GGUFFile) -> None:
+    """Layers that use another's cache: the last global and the last sliding one that have their own must be its two."""
+    n_layer = head.require(".block_count", MAX_LAYERS)
+    first = cache_owners(head, n_layer)
+    if first == n_layer:
+        return
+    windows = layer_windows(head, n_layer)
+    for window in windows[max(first, 0) :]:
+        source = first - (2 if window else 1)
+        if source < 0 or bool(windows[source]) != bool(window):
+            _fail(head, ".attention.shared_kv_layers", n_layer - first, "a number that leaves a layer of each kind")

@@ -13,6 +13,7 @@ values.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ def _capture(context: Context, seq: int | None) -> tuple[bytes, memoryview]:
         written = _native.check(b, b.lib.turbo_state_get(context.pointer(), native_seq, target, size), asked=seq)
         payload = memoryview(buffer)[:written]
         seqs = range(context.facts.n_seq_max) if seq is None else (seq,)
-        held = tuple(Held(i, context.seqs.tokens(i), *_ends(context, i)) for i in seqs)
+        held = tuple(Held(i, context.seqs.tokens(i), context.seqs.n_exact(i), *_ends(context, i)) for i in seqs)
         kind = "context" if seq is None else "sequence"
         header = Header(kind, fingerprint(context), context.facts.n_ctx_seq, held, len(payload))
         return pack(header, payload), payload
@@ -150,7 +151,7 @@ def _restore(context: Context, header: Header, payload: memoryview, seq: int | N
             context.seqs.clear() if seq is None else context.seqs.remove(seq)
             raise
         for part in held:
-            context.seqs.set_tokens(part.seq, part.tokens)
+            context.seqs.set_tokens(part.seq, part.tokens, part.n_exact)
         return sum(part.last + 1 for part in held)
 
 
@@ -177,7 +178,7 @@ def _check(context: Context, header: Header, seq: int | None, name: str) -> list
             raise _refusal(name, "n_seq_max", len(header.held), n_seq)
         return list(header.held)
     context.seqs.check(seq)
-    return [Held(seq, header.held[0].tokens, header.held[0].first, header.held[0].last)]
+    return [replace(header.held[0], seq=seq)]
 
 
 def _refusal(name: str, what: str, there: object, here: object, hint: str = "") -> errors.StateError:

@@ -49,7 +49,13 @@ HOOKS = {
         context.Context.decode_one = hooked
     """,
 }
-MAIN = "import sys, time\nfrom textwrap import dedent\nexec(dedent(sys.argv.pop(1)))\nfrom pyllama_turbo.cli import main\nsys.exit(main())"  # fmt: skip
+MAIN = """
+import sys, time
+from textwrap import dedent
+exec(dedent(sys.argv.pop(1)))
+from pyllama_turbo.cli import main
+sys.exit(main())
+"""
 
 
 def read_until(fd: int, mark: bytes, seconds: float = 60) -> bytes:

@@ -38,12 +38,20 @@ print("lives")
 """) == "lives"  # fmt: skip
 
 
-def test_no_memory_for_weights(probe: Probe) -> None:
+def test_no_memory_for_a_model(probe: Probe) -> None:
     assert probe(LIMITED + """
+from pyllama_turbo import model as module
 Model.open(path).close()
-for room in (8, (os.path.getsize(path) >> 20) + 2):  # too little for the header's reader; enough for that one alone
-    with limited(room):
-        expect(errors.MemoryLimitError, Model.open, path, load_mode="none")
+with limited(8):  # too little to map the file and read its header
+    expect(errors.MemoryLimitError, Model.open, path)
+reads_shape = module.model_shape
+with contextlib.ExitStack() as later:
+    def hooked(parts):
+        later.enter_context(limited(24))  # from here on: too little for the weights
+        return reads_shape(parts)
+    module.model_shape = hooked
+    expect(errors.MemoryLimitError, Model.open, path, load_mode="none")
+module.model_shape = reads_shape
 with Model.open(path, load_mode="none") as model, model.context(256) as ctx:
     ctx.decode([5])
 print("lives")

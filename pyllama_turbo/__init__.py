@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import state as state
     from .buildinfo import build_info as build_info
     from .chat import Chat as Chat
+    from .compat import Llama as Llama
     from .context import Context as Context
     from .devices import Device as Device
     from .errors import AbortedError as AbortedError
@@ -68,6 +69,7 @@ _HOME = {
     "Chat": "chat",
     "Context": "context",
     "Device": "devices",
+    "Llama": "compat",
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
@@ -90,6 +92,7 @@ __all__ = [
     "Generation",
     "GenerationOptions",
     "InternalError",
+    "Llama",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",

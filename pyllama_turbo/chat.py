@@ -182,10 +182,20 @@ def make_sampler(model: Model, rendered: Rendered, **keywords: Any) -> Sampler:
 
 
 def _grammar_prefix(model: Model, text: str) -> list[int]:
-    """Tokens of the start of the assistant's turn, without a space that the tokenizer puts before it."""
-    tokens = model.tokenizer.encode(text, add_special=False, parse_special=True) if text else []
-    first = model.tokenizer.piece(tokens[0], special=True) if tokens else b""
-    return tokens[1:] if first[:1].isspace() and not text[:1].isspace() else tokens
+    """Tokens whose text is exactly the start of the assistant's turn.
+
+    Some tokenizers put a space before a text, or join it with a first letter; behind another character they do not.
+    """
+    tokenizer, raw = model.tokenizer, text.encode()
+    for lead in ("", "\n", "\t", "|") if text else ():
+        tokens = tokenizer.encode(lead + text, add_special=False, parse_special=True)
+        pieces = [tokenizer.piece(token, special=True) for token in tokens]
+        for i in range(len(tokens)):
+            if b"".join(pieces[i:]) == raw:
+                return tokens[i:]
+    if text:
+        raise errors.UnsupportedError("the start of a turn cannot be written in this model's tokens", asked=text)
+    return []
 
 
 def prompt_tokens(model: Model, prompt: str) -> list[int]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from . import grammar as grammar
     from . import kv as kv
     from . import state as state
+    from .batch import Batch as Batch
     from .buildinfo import build_info as build_info
     from .chat import Chat as Chat
     from .compat import Llama as Llama
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
     from .errors import TurboError as TurboError
     from .errors import UnknownOptionError as UnknownOptionError
     from .errors import UnsupportedError as UnsupportedError
-    from .generate import Event as Event
+    from .events import Event as Event
     from .generate import Generation as Generation
     from .generate import agenerate as agenerate
     from .generate import complete as complete
+    from .logprobs import Candidate as Candidate
+    from .logprobs import TokenLogprobs as TokenLogprobs
     from .model import Model as Model
     from .options import ContextOptions as ContextOptions
     from .options import GenerationOptions as GenerationOptions
@@ -64,8 +67,11 @@ _ERRORS = (
 
 _HOME = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("Event", "Generation", "agenerate", "complete"), "generate"),
+    **dict.fromkeys(("Candidate", "TokenLogprobs"), "logprobs"),
+    "Event": "events",
+    **dict.fromkeys(("Generation", "agenerate", "complete"), "generate"),
     **dict.fromkeys(("ContextOptions", "GenerationOptions", "ModelOptions", "SamplingOptions"), "options"),
+    "Batch": "batch",
     "Chat": "chat",
     "Context": "context",
     "Device": "devices",
@@ -79,7 +85,9 @@ _MODULES = ("chat", "devices", "generate", "grammar", "kv", "state")
 
 __all__ = [
     "AbortedError",
+    "Batch",
     "BusyError",
+    "Candidate",
     "Chat",
     "ClosedError",
     "Context",
@@ -103,6 +111,7 @@ __all__ = [
     "Sampler",
     "SamplingOptions",
     "StateError",
+    "TokenLogprobs",
     "Tokenizer",
     "TurboError",
     "UnknownOptionError",

@@ -6,6 +6,7 @@ frozen: `dataclasses.replace` makes a changed copy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,20 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _order(value: Any) -> tuple[str, ...]:
     items = value.replace(",", ";").split(";") if isinstance(value, str) else tuple(value)
     return tuple(str(v).strip() for v in items if str(v).strip())
+
+
+def _count(value: Any) -> int | None:
+    """True asks for the chosen token only, False for nothing."""
+    if isinstance(value, bool):
+        return 0 if value else None
+    number = parse_size(value)
+    if number < 0:
+        raise ValueError(f"{value!r} is not a number of tokens")
+    return number
+
+
+def _schema(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _bias(value: Any) -> tuple[tuple[int, float], ...]:
@@ -269,6 +284,10 @@ class SamplingOptions:
     grammar: str | None = option(
         None, "--grammar", kind="str", group="Sampling", help="GBNF grammar the output follows."
     )
+    json_schema: str | None = option(
+        None, "-j", "--json-schema", kind="any", parse=_schema, group="Sampling",
+        help="JSON schema the output follows; {} for any JSON object.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -290,6 +309,10 @@ class GenerationOptions:
         help="Texts that end the generation; not shown.",
     )
     echo: bool = option(False, "--echo", kind="bool", group="Generation", help="Emit the prompt first.")
+    logprobs: int | None = option(
+        None, kind="any", parse=_count, group="Generation",
+        help="Report log probabilities: of the token, and of this many likeliest; with echo, of the prompt too.",
+    )  # fmt: skip
     special: bool = option(False, "--special", kind="bool", group="Generation", help="Show special tokens in the text.")
     reuse: bool = option(
         True, "--cache-prompt/--no-cache-prompt", kind="bool", group="Generation",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _native, errors, logs
 from ._lifetime import Handle
+from .grammar import from_schema
 from .options import SamplingOptions, build
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Sampler(Handle):
 
     Attributes:
         seed: the seed in use, drawn if none was given.
+        constrained: whether a grammar shapes the text from its first token on.
 
     Raises:
         OptionError: a value out of range, an unknown sampler name, a grammar that does not parse.
@@ -69,8 +72,11 @@ class Sampler(Handle):
         **keywords: Any,
     ) -> None:
         chosen = options if options is not None and not keywords else build(SamplingOptions, keywords)
+        if chosen.json_schema is not None:
+            chosen = _with_schema(chosen)
         b = model._binding
         self.options = chosen
+        self.constrained = chosen.grammar is not None and not grammar_lazy
         self.seed = draw_seed() if chosen.seed is None or chosen.seed == -1 else chosen.seed
         self.processors = tuple(processors)
         self._grammar_prefix = tuple(grammar_prefix)
@@ -134,6 +140,11 @@ class Sampler(Handle):
         with self.lock:
             _native.check(self._binding, self._binding.lib.turbo_sampler_reset(self.pointer()))
 
+    def grammar_complete(self) -> bool:
+        """Whether the text satisfies the grammar and nothing could follow; False without a grammar."""
+        with self.lock:
+            return bool(self._binding.lib.turbo_sampler_complete(self.pointer()))
+
     def describe(self) -> str:
         """The chain as upstream prints it."""
         b = self._binding
@@ -141,6 +152,16 @@ class Sampler(Handle):
         with self.lock:
             _native.check(b, b.lib.turbo_sampler_describe(self.pointer(), out))
         return _native.take_text(b, out[0])
+
+
+def _with_schema(options: SamplingOptions) -> SamplingOptions:
+    """The same options with the JSON schema turned into a grammar."""
+    if options.grammar is not None:
+        raise errors.OptionError(
+            "grammar and json_schema were both given", hint="give one of them", asked=options.json_schema
+        )
+    assert options.json_schema is not None
+    return replace(options, grammar=from_schema(options.json_schema), json_schema=None)
 
 
 def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any, list[Any]]:

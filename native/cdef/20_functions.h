@@ -86,6 +86,7 @@ void turbo_sampler_free(turbo_sampler * sampler);
 int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t index, int32_t * token);
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated);
 int32_t turbo_sampler_reset(turbo_sampler * sampler);
+int32_t turbo_sampler_complete(const turbo_sampler * sampler);
 int32_t turbo_sampler_describe(const turbo_sampler * sampler, char ** out);
 
 // Chat and structured output

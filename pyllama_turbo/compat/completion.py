@@ -156,11 +156,8 @@ def steps(llama: LlamaBase, task: Task) -> Generator[Step, None, None]:
     text, tokenizer = _Text(task), llama.model.tokenizer
     sampler = task.make_sampler(processors=task.hooks)
     reason = "stop"
-    extra: dict[str, Any] = {} if task.logprobs is None else {"logprobs": task.logprobs, "echo": task.echo}
-    with (
-        sampler,
-        generate(llama.ctx, task.prompt, sampler=sampler, max_tokens=task.max_tokens, **extra) as run,
-    ):
+    options: dict[str, Any] = {"max_tokens": task.max_tokens, "logprobs": task.logprobs, "echo": task.echo}
+    with sampler, generate(llama.ctx, task.prompt, sampler=sampler, **options) as run:
         recall(llama.ctx, llama.cache, task.prompt)
         try:
             for event in run:
@@ -173,7 +170,7 @@ def steps(llama: LlamaBase, task: Task) -> Generator[Step, None, None]:
                 task.n_generated += 1
                 piece = tokenizer.piece(event.token)
                 offset, shown = text.feed(piece)
-                yield Step(shown, (Scored(offset, piece, event.logprobs if task.logprobs is not None else None),))
+                yield Step(shown, (Scored(offset, piece, event.logprobs),))
                 if text.stops.matched is not None:
                     break
         except Stopped:

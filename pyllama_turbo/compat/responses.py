@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..generate import TokenLogprobs
+    from ..logprobs import TokenLogprobs
 
 Response = dict[str, Any]
 

@@ -1,8 +1,6 @@
 import llama_cpp
 
-llm = llama_cpp.Llama(
-    model_path="./models/model.gguf", embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN
-)
+llm = llama_cpp.Llama(model_path="./models/model.gguf", embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN)
 one = llm.create_embedding("The cat sat on the mat.")
 print(one["object"], one["data"][0]["object"], len(one["data"][0]["embedding"]) == llm.n_embd())
 

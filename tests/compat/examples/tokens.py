@@ -4,12 +4,10 @@ llm = Llama(model_path="./models/model.gguf", n_ctx=256)
 tokens = llm.tokenize(b"the sea and the land")
 print(tokens[0] == llm.token_bos(), llm.detokenize(tokens))
 
-count = 0
-for token in llm.generate(tokens, top_k=40, top_p=0.95, temp=1.0, repeat_penalty=1.1):
+for count, token in enumerate(llm.generate(tokens, top_k=40, top_p=0.95, temp=1.0, repeat_penalty=1.1)):
     if token == llm.token_eos() or count == 10:
         break
     print(llm.detokenize([token]).decode("utf-8", errors="ignore"), end="")
-    count += 1
 print()
 
 llm.reset()

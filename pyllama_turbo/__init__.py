@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .chat import Chat as Chat
     from .context import Context as Context
     from .devices import Device as Device
+    from .embedding import Embeddings as Embeddings
     from .errors import AbortedError as AbortedError
     from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .generate import complete as complete
     from .logprobs import Candidate as Candidate
     from .logprobs import TokenLogprobs as TokenLogprobs
+    from .lora import Lora as Lora
     from .model import Model as Model
     from .options import ContextOptions as ContextOptions
     from .options import GenerationOptions as GenerationOptions
@@ -74,6 +76,8 @@ _HOME = {
     "Chat": "chat",
     "Context": "context",
     "Device": "devices",
+    "Embeddings": "embedding",
+    "Lora": "lora",
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
@@ -93,11 +97,13 @@ __all__ = [
     "ContextOptions",
     "DecodeError",
     "Device",
+    "Embeddings",
     "Event",
     "GGUFError",
     "Generation",
     "GenerationOptions",
     "InternalError",
+    "Lora",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",

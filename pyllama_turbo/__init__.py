@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .compat import Llama as Llama
     from .context import Context as Context
     from .devices import Device as Device
+    from .embedding import Embeddings as Embeddings
     from .errors import AbortedError as AbortedError
     from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .generate import complete as complete
     from .logprobs import Candidate as Candidate
     from .logprobs import TokenLogprobs as TokenLogprobs
+    from .lora import Lora as Lora
     from .model import Model as Model
     from .options import ContextOptions as ContextOptions
     from .options import GenerationOptions as GenerationOptions
@@ -76,6 +78,8 @@ _HOME = {
     "Context": "context",
     "Device": "devices",
     "Llama": "compat",
+    "Embeddings": "embedding",
+    "Lora": "lora",
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
@@ -95,12 +99,14 @@ __all__ = [
     "ContextOptions",
     "DecodeError",
     "Device",
+    "Embeddings",
     "Event",
     "GGUFError",
     "Generation",
     "GenerationOptions",
     "InternalError",
     "Llama",
+    "Lora",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",

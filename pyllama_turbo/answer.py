@@ -165,6 +165,10 @@ def make_answer(
     **keywords: Any,
 ) -> Answer:
     """The answer to a prompt, from what the user gave; arguments and errors as `generate`."""
+    if not context.facts.has_memory:
+        raise errors.UnsupportedError(
+            "this model only encodes: it cannot continue a text", hint="use `embed` on a context with embeddings=True"
+        )
     sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
     if isinstance(prompt, (str, bytes)):
         ids = context.model.tokenizer.encode(prompt, parse_special=parse_special)

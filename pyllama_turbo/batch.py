@@ -268,8 +268,6 @@ class Batch(Iterator[Event]):
     """
 
     def __init__(self, context: Context) -> None:
-        if not context.facts.has_memory:
-            raise errors.UnsupportedError("this model has no KV cache, so it cannot continue a text")
         # the context knows the scheduler, never this object: so dropping the batch gives it back at once
         self._scheduler = _Scheduler(context)
 

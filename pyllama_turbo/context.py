@@ -12,6 +12,7 @@ from ._lifetime import Handle
 from ._views import float_view
 from .centers import install, plan_centering
 from .context_facts import MemoryRow, Perf, Prefill, read_facts, read_kv_layers, read_memory
+from .lora import apply_scales
 from .options import ContextOptions
 from .sequences import Sequences
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .batch import Batch
+    from .embedding import Embeddings
     from .generate import Generation
     from .model import Model
 
@@ -37,6 +39,7 @@ class Context(Handle):
         facts: see `ContextFacts`.
         kv: requested and effective KV cache types, with bytes read back from the tensors.
         seqs: the sequences in the cache (remove, copy, shift, position range).
+        lora_scales: weights of the model's LoRA adapters here.
         n_outputs_max: rows of logits one decode call gives at most.
     """
 
@@ -72,6 +75,12 @@ class Context(Handle):
         self.n_outputs_max = outputs_max(options)
         self._one = b.ffi.new("int32_t[1]")
         self._rows = b.ffi.new("int32_t *")
+        self.lora_scales: tuple[float, ...] = ()
+        if model.lora:
+            asked_scales = options.lora_scales
+            self.set_lora([a.scale for a in model.lora] if asked_scales is None else asked_scales)
+        elif options.lora_scales:
+            self.set_lora(options.lora_scales)
         self._user: object = None  # the generation that runs on this context
 
     # -- facts ---------------------------------------------------------------------------------------------------
@@ -105,6 +114,27 @@ class Context(Handle):
                 self.pointer(), n_threads, n_threads_batch or n_threads
             )
             _native.check(self._binding, status, asked=n_threads)
+
+    def set_lora(self, scales: Sequence[float]) -> None:
+        """Set the weights of the model's LoRA adapters, one each; 0 leaves an adapter out.
+
+        What the cache holds was computed with the old weights, so it is not reused.
+
+        Raises:
+            OptionError: another number of scales than adapters, or one that is not finite.
+        """
+        with self.lock:
+            before, self.lora_scales = self.lora_scales, apply_scales(self, scales)
+            if before != self.lora_scales:
+                self.seqs.forget_all()
+
+    def embed(
+        self, texts: str | Sequence[str | Sequence[int]], *, normalize: int | bool = 2, truncate: bool = False
+    ) -> Embeddings:
+        """Embeddings of texts; arguments and errors as `pyllama_turbo.embedding.embed`."""
+        from .embedding import embed
+
+        return embed(self, texts, normalize=normalize, truncate=truncate)
 
     # -- running -------------------------------------------------------------------------------------------------
 

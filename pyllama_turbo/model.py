@@ -13,6 +13,7 @@ from . import _callbacks, _native, kv, logs
 from ._lifetime import Handle
 from .devices import resolve_gpu_layers
 from .gguf import read_model
+from .lora import Lora, load_adapters
 from .options import ContextOptions, ModelOptions, build
 from .shape import ModelShape, model_shape
 from .tokenizer import Tokenizer
@@ -84,6 +85,7 @@ class Model(Handle):
         options: how it was loaded; `n_gpu_layers` is the number really used.
         facts: see `ModelFacts`.
         tokenizer: see `Tokenizer`.
+        lora: the LoRA adapters it was opened with.
     """
 
     _what = "model"
@@ -99,6 +101,7 @@ class Model(Handle):
         _native.check(binding, binding.lib.turbo_model_get_facts(pointer, row))
         self.facts: ModelFacts = _read_struct(binding, row, ModelFacts)
         self.tokenizer = Tokenizer(binding, self)
+        self.lora: tuple[Lora, ...] = ()
 
     @classmethod
     def open(
@@ -115,10 +118,10 @@ class Model(Handle):
             path: the file, or the first part of a split one.
             progress: called with 0.0 to 1.0 while loading; returning False cancels. Exceptions come out of `open`.
             options: all options as one object, instead of keywords.
-            **keywords: fields of `ModelOptions`, such as `n_gpu_layers`.
+            **keywords: fields of `ModelOptions`, such as `n_gpu_layers` or `lora`.
 
         Raises:
-            ModelLoadError: the file is missing, damaged or of an unknown architecture.
+            ModelLoadError: the file, or a LoRA adapter, is missing, damaged or of an unknown or another architecture.
             UnsupportedError: GPU layers were asked for and no GPU can be used.
             MemoryLimitError: an allocation failed.
             AbortedError: the progress function returned False.
@@ -139,7 +142,12 @@ class Model(Handle):
         logs.drain(b.ffi, b.lib)
         effective = replace(chosen, n_gpu_layers=n_gpu_layers)
         model = cls(b, out[0], file, effective, shape)
-        _callbacks.raise_parked()
+        try:
+            _callbacks.raise_parked()
+            model.lora = load_adapters(model, chosen.lora)
+        except BaseException:
+            model.close()
+            raise
         return model
 
     def context(

@@ -7,6 +7,8 @@ frozen: `dataclasses.replace` makes a changed copy.
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +66,36 @@ def _order(value: Any) -> tuple[str, ...]:
     return tuple(str(v).strip() for v in items if str(v).strip())
 
 
+def _lora(item: Any) -> tuple[str, float]:
+    if isinstance(item, (str, os.PathLike)):
+        path, scale = os.fspath(item), 1.0
+        head, colon, tail = path.rpartition(":")
+        if colon and head and not os.path.exists(path):  # a Path or a name with a colon is taken as it is
+            try:
+                path, scale = head, float(tail)
+            except ValueError:
+                raise ValueError(f"{item!r} is neither a file nor path:scale") from None
+    else:
+        path, scale = os.fspath(item[0]), float(item[1])
+    if not math.isfinite(scale):
+        raise ValueError(f"the scale of {path!r} is {scale}, not a finite number")
+    return str(path), scale
+
+
+def _loras(value: Any) -> tuple[tuple[str, float], ...]:
+    """One file, a list of files and (file, scale) pairs, or a mapping from file to scale."""
+    if isinstance(value, Mapping):
+        return tuple(_lora(pair) for pair in value.items())
+    return tuple(_lora(item) for item in ([value] if isinstance(value, (str, os.PathLike)) else value))
+
+
+def _scales(value: Any) -> tuple[float, ...]:
+    scales = _floats(value)
+    if not all(map(math.isfinite, scales)):
+        raise ValueError(f"{scales} are not all finite numbers")
+    return scales
+
+
 def _count(value: Any) -> int | None:
     """True asks for the chosen token only, False for nothing."""
     if isinstance(value, bool):
@@ -116,6 +148,10 @@ class ModelOptions:
     check_tensors: bool = option(
         False, "--check-tensors", kind="bool", group="Model", help="Validate every tensor while loading."
     )
+    lora: tuple[tuple[str, float], ...] = option(
+        (), "--lora", kind="list", parse=_loras, group="Model",
+        help="LoRA adapter, as path or path:scale; may be given several times.",
+    )  # fmt: skip
     vocab_only: bool = option(False, kind="bool", group="Model", help="Load the tokenizer and metadata only.")
     load_mtp: bool = option(False, kind="bool", group="Model", help="Load the multi-token-prediction layers.")
 
@@ -188,6 +224,10 @@ class ContextOptions:
     kv_unified: bool = option(
         False, "--kv-unified", kind="bool", group="KV cache", help="One cache for all sequences instead of equal parts."
     )
+    lora_scales: tuple[float, ...] | None = option(
+        None, kind="any", parse=_scales, group="Context",
+        help="Scales of the model's LoRA adapters in this context (default: those the model was opened with).",
+    )  # fmt: skip
     op_offload: bool = option(True, kind="bool", group="Context", help="Run operations on host weights on the GPU.")
     embeddings: bool = option(False, kind="bool", group="Context", help="Compute embeddings.")
     pooling_type: str = option(

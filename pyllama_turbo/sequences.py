@@ -153,6 +153,11 @@ class Sequences:
         """What the sequence holds is not known any more."""
         self._tokens[seq] = None
 
+    def forget_all(self) -> None:
+        """What the sequences hold must not be reused."""
+        for seq in range(self._ctx.facts.n_seq_max):
+            self._tokens[seq] = None
+
     def set_tokens(self, seq: int, tokens: Sequence[int] | None) -> None:
         """Tell what a restored sequence holds."""
         self._tokens[seq] = None if tokens is None else list(tokens)

@@ -25,7 +25,6 @@ int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * 
 
 // LoRA
 int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** out);
-void turbo_lora_free(turbo_lora * lora);
 int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * scales, int32_t n);
 
 // KV types

@@ -159,11 +159,10 @@ TURBO_API int32_t turbo_model_meta_count(const turbo_model * model);
 TURBO_API int32_t turbo_model_meta_key(const turbo_model * model, int32_t index, char * buf, int32_t size);
 TURBO_API int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * buf, int32_t size);
 
-// LoRA adapters: loaded once per model, set per context with one scale each (n = 0 removes all).
+// LoRA adapters: loaded once per model, which frees them; set per context with one scale each (n = 0 removes all).
 typedef struct turbo_lora turbo_lora;
 typedef struct turbo_context turbo_context;
 TURBO_API int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** out);
-TURBO_API void turbo_lora_free(turbo_lora * lora);
 TURBO_API int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * scales, int32_t n);
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -237,7 +236,7 @@ typedef struct turbo_context_facts {
     int32_t n_seq_max;
     int32_t n_threads;
     int32_t n_threads_batch;
-    int32_t n_embd_out;       // length of one embedding
+    int32_t n_embd_out;       // length of one embedding; with pooling_type 4, number of scores
     int32_t pooling_type;
     bool flash_attn;
     bool kv_unified;

@@ -167,8 +167,8 @@ def bind(cls: type[_T], order: tuple[str, ...], args: tuple[Any, ...], keywords:
     first = values.pop(order[0])
     for name in ARGUMENTS.keys() & values.keys():
         check(ARGUMENTS, name, values.pop(name))
-    known = {spec.name for spec in specs(cls)}
-    given = {name: value for name, value in values.items() if value is not None or name not in known}
+    plain = {spec.name for spec in specs(cls) if spec.kind in ("int", "float", "bool")}
+    given = {name: value for name, value in values.items() if value is not None or name not in plain}
     return first, build(cls, given, also=(order[0], *ARGUMENTS))
 
 

@@ -22,134 +22,28 @@ Models = dict[str, Path]
 GREEDY = ("--temp", "0", "-n", "8", "-c", "256")
 
 # What llama.cpp's completion and chat tools take, as people type it: flag and a value, or None for a switch.
-TYPED = [
-    "-m",
-    "-p",
-    "-f",
-    "-n:8",
-    "--predict:8",
-    "--n-predict:8",
-    "-c:256",
-    "--ctx-size:256",
-    "-b:64",
-    "--batch-size:64",
-    "-ub:64",
-    "--ubatch-size:64",
-    "-t:1",
-    "--threads:1",
-    "-tb:1",
-    "--threads-batch:1",
-    "-ngl:0",
-    "--gpu-layers:0",
-    "--n-gpu-layers:0",
-    "-sm:layer",
-    "--split-mode:layer",
-    "-ts:1",
-    "--tensor-split:1",
-    "-mg:0",
-    "--main-gpu:0",
-    "-fa:on",
-    "--flash-attn:auto",
-    "-ctk:q8_0",
-    "-ctv:q8_0",
-    "--cache-type-k:q8_0",
-    "--cache-type-v:q8_0",
-    "-s:1",
-    "--seed:1",
-    "--temp:0.5",
-    "--temperature:0.5",
-    "--top-k:5",
-    "--top-p:0.9",
-    "--min-p:0.1",
-    "--typical:1",
-    "--typical-p:1",
-    "--top-nsigma:1",
-    "--top-n-sigma:1",
-    "--xtc-probability:0.1",
-    "--xtc-threshold:0.1",
-    "--repeat-last-n:8",
-    "--repeat-penalty:1.1",
-    "--presence-penalty:0.1",
-    "--frequency-penalty:0.1",
-    "--dry-multiplier:0.1",
-    "--dry-base:1.5",
-    "--dry-allowed-length:2",
-    "--dry-penalty-last-n:8",
-    "--dry-sequence-breaker:x",
-    "--dynatemp-range:0.1",
-    "--dynatemp-exp:1",
-    "--mirostat:2",
-    "--mirostat-lr:0.1",
-    "--mirostat-ent:5",
-    "--adaptive-target:0.5",
-    "--adaptive-decay:0.5",
-    "-l:5+1",
-    "--logit-bias:5-1.5",
-    "--ignore-eos",
-    "--samplers:top_k;temperature",
-    "-r:zzz",
-    "--reverse-prompt:zzz",
-    "-sp",
-    "--special",
-    "--keep:2",
-    "--context-shift",
-    "--no-context-shift",
-    "--swa-full",
-    "-kvu",
-    "--kv-unified",
-    "-np:1",
-    "--parallel:1",
-    "--rope-scaling:none",
-    "--rope-scale:2",
-    "--rope-freq-base:10000",
-    "--rope-freq-scale:1",
-    "--yarn-orig-ctx:512",
-    "--yarn-ext-factor:0",
-    "--yarn-attn-factor:1",
-    "--yarn-beta-slow:1",
-    "--yarn-beta-fast:32",
-    "-kvo",
-    "--kv-offload",
-    "-nkvo",
-    "--no-kv-offload",
-    "--repack",
-    "--no-repack",
-    "--mlock",
-    "--no-mmap",
-    "-lm:mmap",
-    "--load-mode:none",
-    "-ot:x=CPU",
-    "--override-tensor:x=CPU",
-    "-cmoe",
-    "--cpu-moe",
-    "-ncmoe:1",
-    "--n-cpu-moe:1",
-    "--check-tensors",
-    "--op-offload",
-    "--no-op-offload",
-    "--no-warmup",
-    "-e",
-    "--escape",
-    "--no-escape",
-    "--no-perf",
-    "-no-cnv",
-    "--no-conversation",
-    "--display-prompt",
-    "--no-display-prompt",
-    "--cache-prompt",
-    "--no-cache-prompt",
-]
-CHAT_TYPED = [
-    "-sys:x",
-    "--system-prompt:x",
-    "--jinja",
-    "--chat-template:chatml",
-    '--chat-template-kwargs:{"a":1}',
-    "-rea:off",
-    "--reasoning:on",
-    "-st",
-    "--single-turn",
-]
+_TYPED = """
+-m -p -f -n:8 --predict:8 --n-predict:8 -c:256 --ctx-size:256 -b:64 --batch-size:64 -ub:64 --ubatch-size:64 -t:1
+--threads:1 -tb:1 --threads-batch:1 -ngl:0 --gpu-layers:0 --n-gpu-layers:0 -sm:layer --split-mode:layer -ts:1
+--tensor-split:1 -mg:0 --main-gpu:0 -fa:on --flash-attn:auto -ctk:q8_0 -ctv:q8_0 --cache-type-k:q8_0
+--cache-type-v:q8_0 -s:1 --seed:1 --temp:0.5 --temperature:0.5 --top-k:5 --top-p:0.9 --min-p:0.1 --typical:1
+--typical-p:1 --top-nsigma:1 --top-n-sigma:1 --xtc-probability:0.1 --xtc-threshold:0.1 --repeat-last-n:8
+--repeat-penalty:1.1 --presence-penalty:0.1 --frequency-penalty:0.1 --dry-multiplier:0.1 --dry-base:1.5
+--dry-allowed-length:2 --dry-penalty-last-n:8 --dry-sequence-breaker:x --dynatemp-range:0.1 --dynatemp-exp:1
+--mirostat:2 --mirostat-lr:0.1 --mirostat-ent:5 --adaptive-target:0.5 --adaptive-decay:0.5 -l:5+1 --logit-bias:5-1.5
+--ignore-eos --samplers:top_k;temperature -r:zzz --reverse-prompt:zzz -sp --special --keep:2 --context-shift
+--no-context-shift --swa-full -kvu --kv-unified -np:1 --parallel:1 --rope-scaling:none --rope-scale:2
+--rope-freq-base:10000 --rope-freq-scale:1 --yarn-orig-ctx:512 --yarn-ext-factor:0 --yarn-attn-factor:1
+--yarn-beta-slow:1 --yarn-beta-fast:32 -kvo --kv-offload -nkvo --no-kv-offload --repack --no-repack --mlock --no-mmap
+-lm:mmap --load-mode:none -ot:x=CPU --override-tensor:x=CPU -cmoe --cpu-moe -ncmoe:1 --n-cpu-moe:1 --check-tensors
+--op-offload --no-op-offload --no-warmup -e --escape --no-escape --no-perf -no-cnv --no-conversation --display-prompt
+--no-display-prompt --cache-prompt --no-cache-prompt
+"""
+_CHAT_TYPED = """
+-sys:x --system-prompt:x --jinja --chat-template:chatml --chat-template-kwargs:{"a":1} -rea:off --reasoning:on -st
+--single-turn
+"""
+TYPED, CHAT_TYPED = _TYPED.split(), _CHAT_TYPED.split()
 
 
 def options_of(name: str) -> dict[str, click.Option]:

@@ -292,6 +292,22 @@ def obtain(
     return _automatic(model, may_calibrate, progress)
 
 
+def known_means(model_path: Path, options: ContextOptions) -> KeyMeans | None:
+    """Mean keys that a context would read from a file; None where there is none yet, or none are wanted.
+
+    Raises:
+        StateError: the file that `k_center` names is damaged or belongs to another model.
+    """
+    if options.k_center in ("off", "bias"):
+        return None
+    if options.k_center != "auto":
+        return load(Path(options.k_center).expanduser(), model_path)
+    try:
+        return load(sidecar(model_path), model_path)
+    except errors.StateError:
+        return None
+
+
 def plan_centering(
     model: Model, options: ContextOptions, k_type: KVType, progress: Progress | None = None
 ) -> tuple[KeyMeans | None, Centering]:

@@ -133,7 +133,7 @@ class Model(Handle):
         shape = model_shape(file)
         b = _native.binding()
         n_gpu_layers = resolve_gpu_layers(chosen.n_gpu_layers, shape.n_layer, shape.weights_bytes)
-        params, keep = _native_params(b, chosen, n_gpu_layers, progress)
+        params, keep = native_model_params(b, chosen, n_gpu_layers, progress)
         out = b.ffi.new("turbo_model **")
         logs.forget()
         status = b.lib.turbo_model_load(os.fsencode(file), params, out)
@@ -226,7 +226,7 @@ class Model(Handle):
         return f"<Model {self.facts.description!r} {self.path.name}{' closed' if self.closed else ''}>"
 
 
-def _native_params(
+def native_model_params(
     b: _native.Binding, options: ModelOptions, n_gpu_layers: int, progress: Callable[[float], bool | None] | None
 ) -> tuple[Any, list[Any]]:
     """The native parameters, and what must stay alive until the load is over."""

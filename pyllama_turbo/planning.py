@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, errors, kv, logs
 from ._context_params import native_params
+from ._model_file import ModelFiles
 from .centers import known_means
 from .context_facts import MemoryRow, read_facts, read_memory
 from .devices import GPU_MARGIN_BYTES, devices, gpus, resolve_gpu_layers
 from .gguf import read_model
+from .hparams import check_hyperparameters
 from .memory import CELL_STEP, free_host_bytes
 from .model import Model, native_model_params
 from .options import ContextOptions, ModelOptions, split_keywords
@@ -132,7 +134,9 @@ class Planner:
         chosen = options or ModelOptions()
         file = Path(path).expanduser()
         headers = read_model(file)
+        check_hyperparameters(headers[0])
         shape = model_shape(headers)
+        files = ModelFiles([header.path for header in headers], mapped=False)
         b = self._binding = _native.binding()
         n_gpu_layers = resolve_gpu_layers(chosen.n_gpu_layers, shape.n_layer, shape.weights_bytes)
         params, keep = native_model_params(b, replace(chosen, load_mode="none", vocab_only=False), n_gpu_layers, None)
@@ -142,7 +146,7 @@ class Planner:
         status = b.lib.turbo_model_load(os.fsencode(file), params, out)
         del keep
         _native.check(b, status, asked=str(file))
-        self._model = Model(b, out[0], file, replace(chosen, n_gpu_layers=n_gpu_layers), shape)
+        self._model = Model(b, out[0], file, replace(chosen, n_gpu_layers=n_gpu_layers), shape, files)
         self._mapped = self._mapped_bytes(headers) if chosen.load_mode in _MAPPING_MODES else 0
         logs.drain(b.ffi, b.lib)
 
@@ -201,7 +205,7 @@ class Planner:
         b, model = self._binding, self._model
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         types = model.kv_types(asked)
-        means = known_means(model.path, options) if types[0].block_values > 1 else None
+        means = known_means(model.files.fingerprint, options) if types[0].block_values > 1 else None
         layers = means.badly_conditioned() if means is not None and types[0].bits < 8 else ()
         params, keep = native_params(b, options, n_ctx, asked, dict.fromkeys(layers, "q8_0"))
         out = b.ffi.new("turbo_context **")
@@ -349,7 +353,8 @@ def search(
     layers = _largest(lambda i: fits(measure(i, smallest), host=False), gpu_layers[0], most)
     plan = measure(gpu_layers[0] if layers is None else layers, smallest)
     if layers is None or not fits(plan):
-        raise _refusal(plan, free)
+        less = _largest(lambda i: fits(measure(plan.n_gpu_layers, i * CELL_STEP)), 1, smallest // CELL_STEP)
+        raise _refusal(plan, free, (less or 0) * CELL_STEP)
     return Fit(plan, free, "memory")
 
 
@@ -363,7 +368,7 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
     return low
 
 
-def _refusal(plan: MemoryEstimate, free: Mapping[str, int]) -> errors.MemoryLimitError:
+def _refusal(plan: MemoryEstimate, free: Mapping[str, int], less: int) -> errors.MemoryLimitError:
     def gib(n: int) -> str:
         return f"{n / 2**30:,.2f} GiB"
 
@@ -373,5 +378,5 @@ def _refusal(plan: MemoryEstimate, free: Mapping[str, int]) -> errors.MemoryLimi
         f"{gib(plan.cache)} and computing {gib(plan.compute)} need {gib(need)} on {name}, free are {gib(free[name])}",
         asked=need,
         limit=free[name],
-        hint="choose a smaller n_ctx, a smaller KV type, or a smaller model",
+        hint=f"{less:,} tokens would fit; or choose a smaller KV type" if less else "choose a smaller model",
     )

@@ -84,13 +84,16 @@ class MemoryEstimate:
 
     def by_device(self) -> dict[str, int]:
         """Bytes by device; host memory of every kind is called CPU."""
-        names = {d.name for d in devices() if d.kind != "cpu"}
-        sizes: dict[str, int] = {}
-        for row in self.rows:
-            device = row.buffer.split("_")[0] if not row.buffer.endswith("_Host") else _HOST
-            device = device if device in names else _HOST
-            sizes[device] = sizes.get(device, 0) + row.model_bytes + row.context_bytes + row.compute_bytes
-        return sizes
+        names = [_HOST, *(d.name for d in devices() if d.kind != "cpu")]
+        sizes = {
+            name: sum(row.model_bytes + row.context_bytes + row.compute_bytes for row in self.on(name))
+            for name in names
+        }
+        return {name: size for name, size in sizes.items() if size}
+
+    def on(self, device: str) -> tuple[MemoryRow, ...]:
+        """The rows of one device ("CPU", "CUDA0")."""
+        return tuple(row for row in self.rows if _device_of(row.buffer) == device)
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,12 @@ class Planner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _device_of(buffer: str) -> str:
+    """Device of a kind of buffer: "CUDA0" of "CUDA0", the CPU of "CPU_REPACK" and of pinned "CUDA_Host"."""
+    name = buffer.split("_")[0]
+    return _HOST if buffer.endswith("_Host") or not any(d.name == name for d in devices()) else name
 
 
 def _is_host(buffer: str) -> bool:

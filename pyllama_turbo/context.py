@@ -49,9 +49,16 @@ class Context(Handle):
         self, model: Model, options: ContextOptions, progress: Callable[[float], bool | None] | None = None
     ) -> None:
         b = model._binding
+        model.files.check()
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         n_ctx = options.n_ctx or model.facts.n_ctx_train
         types = model.kv_types(asked)
+        if asked != (kv.DEFAULT, kv.DEFAULT) and not any(layer.has_kv for layer in model.layers):
+            raise errors.UnsupportedError(
+                f"this model has no KV cache, only a recurrent state: {'/'.join(asked)} would do nothing",
+                asked=asked,
+                hint="leave kv at f16",
+            )
         if options.check_memory:
             check_memory(model, options, n_ctx, types)
         means, centering = plan_centering(model, options, types[0], progress)
@@ -249,9 +256,10 @@ class Context(Handle):
         sliding window that moved on), everything is computed.
 
         Raises:
-            As `decode`.
+            As `decode`, and ModelLoadError if the mapped model file was cut or overwritten.
         """
         ids = _as_ids(tokens)
+        self.model.files.check()
         with self.lock:
             self.check_room(len(ids))
             kept = self.seqs.keep_prefix(seq, ids) if reuse else self.seqs.keep_prefix(seq, [])

@@ -60,7 +60,7 @@ class Sequences:
             OptionError: there is no such sequence.
         """
         with self._ctx.lock:
-            self._check(seq)
+            self.check(seq)
             self._call("turbo_seq_rm", seq, p0, p1)
             known = self._tokens.get(seq)
             end = -1 if p1 < 0 or (known is not None and p1 >= len(known)) else p1
@@ -77,7 +77,7 @@ class Sequences:
             OptionError: there is no such sequence.
         """
         with self._ctx.lock:
-            self._check(src, dst)
+            self.check(src, dst)
             if self._ctx.facts.is_recurrent and (p0 > 0 or p1 >= 0):
                 raise errors.UnsupportedError("a part of a sequence cannot be copied: its recurrent state is one")
             if src != dst:
@@ -114,7 +114,10 @@ class Sequences:
         """
         with self._ctx.lock:
             if not self._ctx.facts.can_shift:
-                raise errors.UnsupportedError("the positions of this cache cannot be shifted", hint="make n_ctx larger")
+                raise errors.UnsupportedError(
+                    "the positions of this cache cannot be shifted",
+                    hint="make n_ctx larger; bf16 keys and recurrent states do not shift",
+                )
             n_past = self.next_position(seq)
             n_drop = (n_past - n_keep) // 2
             if n_drop < 1:
@@ -127,7 +130,8 @@ class Sequences:
             self._tokens[seq] = None if known is None else known[:n_keep] + known[n_keep + n_drop :]
             return n_drop
 
-    def _check(self, *seqs: int) -> None:
+    def check(self, *seqs: int) -> None:
+        """Raises OptionError unless the context has all these sequences."""
         n = self._ctx.facts.n_seq_max
         for seq in seqs:
             if not 0 <= seq < n:  # the library reads -1 as every sequence

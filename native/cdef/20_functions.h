@@ -19,6 +19,7 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
 void turbo_model_free(turbo_model * model);
 int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out);
 int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_layer_facts * out);
+int32_t turbo_model_tensor_buffer(const turbo_model * model, const char * name, char * buf, int32_t size);
 int32_t turbo_model_meta_count(const turbo_model * model);
 int32_t turbo_model_meta_key(const turbo_model * model, int32_t index, char * buf, int32_t size);
 int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * buf, int32_t size);

@@ -153,6 +153,9 @@ TURBO_API int32_t turbo_model_load(const char * path, const turbo_model_params *
 TURBO_API void turbo_model_free(turbo_model * model);
 TURBO_API int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out);
 TURBO_API int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_layer_facts * out);
+// Kind of buffer that holds a weight ("CPU", "CPU_REPACK"), or would hold it in a model loaded with no_alloc; "" for a
+// name that is none. Returns the bytes it needs.
+TURBO_API int32_t turbo_model_tensor_buffer(const turbo_model * model, const char * name, char * buf, int32_t size);
 
 // GGUF metadata: scalars as text, arrays are left out. Returns the bytes the value needs, or a negative status.
 TURBO_API int32_t turbo_model_meta_count(const turbo_model * model);

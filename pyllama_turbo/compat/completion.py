@@ -156,9 +156,9 @@ def steps(llama: LlamaBase, task: Task) -> Generator[Step, None, None]:
     text, tokenizer = _Text(task), llama.model.tokenizer
     sampler = task.make_sampler(processors=task.hooks)
     reason = "stop"
+    recall(llama.ctx, llama.cache, task.prompt)
     options: dict[str, Any] = {"max_tokens": task.max_tokens, "logprobs": task.logprobs, "echo": task.echo}
     with sampler, generate(llama.ctx, task.prompt, sampler=sampler, **options) as run:
-        recall(llama.ctx, llama.cache, task.prompt)
         try:
             for event in run:
                 if event.token is None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .. import state as states
 from . import chat, completion, embedding, state, tokens
 from .base import LlamaBase
 from .requests import CHAT_ORDER, COMPLETION_ORDER, ChatRequest, CompletionRequest, TokenRequest, bind, signature
@@ -217,8 +218,8 @@ class Llama(LlamaBase):
         Raises:
             StateError: it belongs to another model, KV type, format or build, or it is damaged.
         """
+        states.set_bytes(self.ctx, saved.llama_state)
         self.steps.reset()
-        state.load(self.ctx, saved)
 
 
 def _with_temperature(values: dict[str, Any]) -> dict[str, Any]:

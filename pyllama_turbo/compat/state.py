@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import state as states
 from ..errors import StateError
@@ -24,7 +24,6 @@ __all__ = [
     "LlamaRAMCache",
     "LlamaState",
     "common_start",
-    "load",
     "recall",
     "remember",
     "save",
@@ -39,13 +38,11 @@ class LlamaState:
 
     Attributes:
         input_ids: tokens it holds.
-        llama_state: the native bytes.
-        fingerprint: model, KV types and formats; loading compares them.
+        llama_state: bytes of `pyllama_turbo.state`, which carry the identity of the cache.
     """
 
     input_ids: tuple[int, ...]
     llama_state: bytes = field(repr=False)
-    fingerprint: dict[str, Any] = field(repr=False)
 
     @property
     def n_tokens(self) -> int:
@@ -76,26 +73,7 @@ def save(context: Context) -> LlamaState:
         held = context.seqs.tokens()
         if held is None:
             raise StateError("it is not known which tokens the context holds", hint="call reset() and run the prompt")
-        return LlamaState(held, states.get_bytes(context), states.fingerprint(context))
-
-
-def load(context: Context, saved: LlamaState) -> None:
-    """Put back what `save` gave.
-
-    Raises:
-        StateError: it belongs to another model, KV type, format or build, or it is damaged.
-    """
-    here = states.fingerprint(context)
-    differing = [name for name in here if here[name] != saved.fingerprint.get(name)]
-    if differing:
-        raise StateError(
-            f"this state was saved for another configuration: {', '.join(differing)} differ",
-            asked=saved.fingerprint,
-            limit=here,
-        )
-    with context.lock:
-        states.set_bytes(context, saved.llama_state)
-        context.seqs.set_tokens(0, saved.input_ids)
+        return LlamaState(held, states.get_bytes(context))
 
 
 class BaseLlamaCache:
@@ -178,7 +156,7 @@ LlamaCache = LlamaRAMCache
 class LlamaDiskCache(BaseLlamaCache):
     """States in a folder, one file each, kept between runs.
 
-    A file is a JSON line (tokens, fingerprint, checksum) and the native bytes.
+    A file is a JSON line with the tokens, and the state.
 
     Args:
         cache_dir: the folder; it is made.
@@ -202,23 +180,17 @@ class LlamaDiskCache(BaseLlamaCache):
     def _read(self, key: tuple[int, ...]) -> LlamaState:
         path = self._path(key)
         with path.open("rb") as file:
-            header, payload = json.loads(file.readline()), file.read()
-        if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-            raise StateError(f"{path}: the checksum does not match: the file is damaged", hint="remove it")
+            file.readline()
+            payload = file.read()
         os.utime(path)
-        return LlamaState(key, payload, header["fingerprint"])
+        return LlamaState(key, payload)
 
     def _write(self, key: tuple[int, ...], value: LlamaState) -> None:
         path = self._path(key)
-        header = {
-            "tokens": key,
-            "fingerprint": value.fingerprint,
-            "sha256": hashlib.sha256(value.llama_state).hexdigest(),
-        }
         partial = path.with_suffix(f".{os.getpid()}.part")
         try:
             with partial.open("wb") as file:
-                file.write(json.dumps(header).encode() + b"\n")
+                file.write(json.dumps({"tokens": key}).encode() + b"\n")
                 file.write(value.llama_state)
             partial.replace(path)
         finally:
@@ -243,7 +215,7 @@ def recall(context: Context, cache: BaseLlamaCache | None, prompt: Sequence[int]
         return
     found = cache[prompt]
     if common_start(found.input_ids, prompt) > common_start(context.seqs.tokens() or (), prompt):
-        load(context, found)
+        states.set_bytes(context, found.llama_state)
 
 
 def remember(context: Context, cache: BaseLlamaCache | None) -> None:

@@ -52,7 +52,9 @@ def test_batched_texts_equal_separate_runs(
     assert len({e.seq for e in last.values()}) == 4
 
 
-@pytest.mark.parametrize("shape", [{}, {"arch": "gemma3", "n_layer": 7}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{}, {"arch": "gemma3", "n_layer": 7}, {"odd": "lfm2"}, {"odd": "mamba"}, {"odd": "gemma4"}], ids=str
+)
 def test_joining_and_leaving_at_different_times(open_model: Callable[..., Model], shape: dict[str, Any]) -> None:
     model = open_model(**shape)
     with model.context(1024, n_seq_max=2) as ctx:

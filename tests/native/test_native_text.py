@@ -185,7 +185,7 @@ def test_saved_state_continues_the_same_way(tiny: Model, tmp_path: Path, name: s
         assert state.load(ctx, path) == len(ids)
         text, last = complete(ctx, ids, **keywords)
         assert (text, last.n_reused) == (expected, len(ids) - 1)
-    with tiny.context(512, kv="q4_0") as ctx, pytest.raises(errors.StateError, match="kv"):
+    with tiny.context(512, kv="q4_0") as ctx, pytest.raises(errors.StateError, match="layers"):
         state.load(ctx, path)
 
 

@@ -194,7 +194,7 @@ def test_states(llm: Llama, path: Path) -> None:
     llm.load_state(state)
     assert llm.n_tokens == state.n_tokens
     assert llm("remember this", **GREEDY)["choices"][0]["text"] == after
-    with Llama(path, n_ctx=512, kv="turbo3") as other, pytest.raises(errors.StateError, match="configuration: .*kv"):
+    with Llama(path, n_ctx=512, kv="turbo3") as other, pytest.raises(errors.StateError, match="turbo3"):
         other.load_state(state)
 
 
@@ -230,8 +230,11 @@ def test_damaged_file_of_a_cache(llm: Llama, tmp_path: Path) -> None:
     (tmp_path / "other.state").write_bytes(b"no state at all")
     data = file.read_bytes()
     file.write_bytes(data[:-4] + b"xxxx")
-    with pytest.raises(errors.StateError, match="checksum"):
-        cache[llm.tokenize("hello there")]
+    llm.reset()
+    with pytest.raises(errors.StateError):
+        llm("hello there", **GREEDY)
+    file.unlink()
+    assert llm("hello there", **GREEDY)
 
 
 def test_an_object_is_pickled_by_its_arguments(path: Path) -> None:

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
     from .options import GenerationOptions as GenerationOptions
     from .options import ModelOptions as ModelOptions
     from .options import SamplingOptions as SamplingOptions
+    from .planning import Fit as Fit
+    from .planning import MemoryEstimate as MemoryEstimate
+    from .planning import Planner as Planner
+    from .planning import estimate as estimate
+    from .planning import fit as fit
     from .sampling import Sampler as Sampler
     from .tokenizer import Tokenizer as Tokenizer
 
@@ -83,6 +88,7 @@ _HOME = {
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
+    **dict.fromkeys(("Fit", "MemoryEstimate", "Planner", "estimate", "fit"), "planning"),
     "build_info": "buildinfo",
 }
 _MODULES = ("chat", "devices", "generate", "grammar", "kv", "state")
@@ -101,12 +107,14 @@ __all__ = [
     "Device",
     "Embeddings",
     "Event",
+    "Fit",
     "GGUFError",
     "Generation",
     "GenerationOptions",
     "InternalError",
     "Llama",
     "Lora",
+    "MemoryEstimate",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",
@@ -114,6 +122,7 @@ __all__ = [
     "ModelOptions",
     "NativeLibraryError",
     "OptionError",
+    "Planner",
     "Sampler",
     "SamplingOptions",
     "StateError",
@@ -128,6 +137,8 @@ __all__ = [
     "chat",
     "complete",
     "devices",
+    "estimate",
+    "fit",
     "generate",
     "grammar",
     "kv",

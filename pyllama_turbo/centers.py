@@ -278,6 +278,26 @@ def obtain(
     return _automatic(model, may_calibrate, progress)
 
 
+def known_means(owner: str, options: ContextOptions) -> KeyMeans | None:
+    """Mean keys that a context would read from a file; None where there is none yet, or none are wanted.
+
+    Args:
+        owner: fingerprint of the model's files.
+        options: the context's.
+
+    Raises:
+        StateError: the file that `k_center` names is damaged or belongs to another model.
+    """
+    if options.k_center in ("off", "bias"):
+        return None
+    if options.k_center != "auto":
+        return load(Path(options.k_center).expanduser(), owner)
+    try:
+        return load(sidecar(owner), owner)
+    except errors.StateError:
+        return None
+
+
 def plan_centering(
     model: Model, options: ContextOptions, k_type: KVType, progress: Progress | None = None
 ) -> tuple[KeyMeans | None, Centering]:

@@ -83,11 +83,13 @@ class Sequences:
         """Give a sequence the tokens of another; with separate caches only as a whole.
 
         Raises:
-            UnsupportedError: a part was asked for and `kv_unified` is off.
+            UnsupportedError: a part was asked for, and `kv_unified` is off or the model keeps recurrent state.
             OptionError: there is no such sequence.
         """
         with self._ctx.lock:
             self.check(src, dst)
+            if self._ctx.facts.is_recurrent and (p0 > 0 or p1 >= 0):
+                raise errors.UnsupportedError("a part of a sequence cannot be copied: its recurrent state is one")
             if src != dst:
                 self._call("turbo_seq_rm", dst, 0, -1)
             self._call("turbo_seq_cp", src, dst, p0, p1)
@@ -170,6 +172,11 @@ class Sequences:
         """What the sequence holds is not known any more."""
         self._tokens[seq] = None
 
+    def forget_all(self) -> None:
+        """What the sequences hold must not be reused."""
+        for seq in range(self._ctx.facts.n_seq_max):
+            self._tokens[seq] = None
+
     def set_tokens(self, seq: int, tokens: Sequence[int] | None, n_exact: int | None = None) -> None:
         """Tell what a restored sequence holds, and how many tokens at its start may be reused (None: all)."""
         self._tokens[seq] = None if tokens is None else list(tokens)
@@ -184,12 +191,28 @@ class Sequences:
         if n_exact is not None:
             self._exact[seq] = n_exact
 
+    def note_batch(self, tokens: list[int], positions: list[int], seqs: list[int]) -> None:
+        """Remember tokens of several sequences that were just decoded together."""
+        parts: dict[int, tuple[int, list[int]]] = {}
+        for token, pos, seq in zip(tokens, positions, seqs):
+            first, part = parts.setdefault(seq, (pos, []))
+            if pos != first + len(part):  # not one run of positions
+                self.forget(seq)
+            part.append(token)
+        for seq, (first, part) in parts.items():
+            if self._tokens.get(seq, []) is not None:
+                self.note(seq, first, part)
+
     def resync(self, seq: int, part: list[int]) -> None:
         """After a decode that failed or was aborted: keep of the known tokens what really got into the cache."""
         known = self._tokens.get(seq, [])
         if known is None or seq < 0 or seq >= self._ctx.facts.n_seq_max or not self._ctx.facts.has_memory:
             return
         self._tokens[seq] = (known + part)[: self.range(seq)[1] + 1]
+
+    def shared_prefix(self, seq: int, wanted: list[int]) -> int:
+        """Tokens at the start of `wanted`, its last excluded, that the sequence holds as far as is known."""
+        return self._shared(self._tokens.get(seq) or [], wanted)
 
     def keep_prefix(self, seq: int, wanted: list[int]) -> int:
         """Cut a sequence back to the longest start it shares with `wanted`, all but the last token; returns its length.

@@ -318,6 +318,9 @@ class FakeLib:
         self.calls.append(("accept", token))
         return 0
 
+    def turbo_sampler_complete(self, sampler: Any) -> int:
+        return 0
+
     def turbo_sampler_next(self, sampler: Any, ctx: Any, row: int, token: Any) -> int:
         if not self._rows:
             return self.fail(-1, "logit row -1, the last decode has 0")

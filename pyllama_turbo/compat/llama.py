@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import state as states
 from . import chat, completion, embedding, state, tokens
+from .arguments import LlamaOptions
 from .base import LlamaBase
 from .requests import CHAT_ORDER, COMPLETION_ORDER, ChatRequest, CompletionRequest, TokenRequest, bind, signature
 
@@ -232,3 +234,6 @@ def _with_temperature(values: dict[str, Any]) -> dict[str, Any]:
 Llama.create_completion.__signature__ = signature(CompletionRequest, COMPLETION_ORDER, "dict | Iterator[dict]")  # type: ignore[attr-defined]
 Llama.__call__.__signature__ = Llama.create_completion.__signature__  # type: ignore[attr-defined]
 Llama.create_chat_completion.__signature__ = signature(ChatRequest, CHAT_ORDER, "dict | Iterator[dict]")  # type: ignore[attr-defined]
+Llama.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    list(signature(LlamaOptions, ("model_path",), None).parameters.values())[1:]
+)

@@ -47,8 +47,8 @@ build-and-test: test ## The same as `test`
 lint: ## Check style (ruff)
 	@$(SETUP) dev && $(PY) -m ruff check . && $(PY) -m ruff format --check .
 
-types: ## Check types (mypy --strict)
-	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo
+types: ## Check types of the package and the examples (mypy --strict)
+	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo && $(PY) -m mypy --strict examples
 
 wheel: ## Build a wheel for this machine into dist/
 	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .

@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     from .options import GenerationOptions as GenerationOptions
     from .options import ModelOptions as ModelOptions
     from .options import SamplingOptions as SamplingOptions
+    from .planning import Fit as Fit
+    from .planning import MemoryEstimate as MemoryEstimate
+    from .planning import Planner as Planner
+    from .planning import estimate as estimate
+    from .planning import fit as fit
     from .sampling import Sampler as Sampler
     from .tokenizer import Tokenizer as Tokenizer
 
@@ -81,6 +86,7 @@ _HOME = {
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
+    **dict.fromkeys(("Fit", "MemoryEstimate", "Planner", "estimate", "fit"), "planning"),
     "build_info": "buildinfo",
 }
 _MODULES = ("chat", "devices", "generate", "grammar", "kv", "state")
@@ -99,11 +105,13 @@ __all__ = [
     "Device",
     "Embeddings",
     "Event",
+    "Fit",
     "GGUFError",
     "Generation",
     "GenerationOptions",
     "InternalError",
     "Lora",
+    "MemoryEstimate",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",
@@ -111,6 +119,7 @@ __all__ = [
     "ModelOptions",
     "NativeLibraryError",
     "OptionError",
+    "Planner",
     "Sampler",
     "SamplingOptions",
     "StateError",
@@ -125,6 +134,8 @@ __all__ = [
     "chat",
     "complete",
     "devices",
+    "estimate",
+    "fit",
     "generate",
     "grammar",
     "kv",

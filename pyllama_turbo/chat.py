@@ -211,5 +211,5 @@ class Chat:
                     yield event
             finally:
                 if run.last is not None:
-                    complete = run.last.finish_reason == "stop"
+                    complete = run.last.finish_reason in ("stop", "grammar_end")
                     self.messages += [question, parse("".join(parts), rendered, partial=not complete)]

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import state as states
+from ..errors import UnsupportedError
 from . import chat, completion, embedding, state, tokens
 from .arguments import LlamaOptions
 from .base import LlamaBase
@@ -108,9 +109,14 @@ class Llama(LlamaBase):
         """`create_chat_completion` with objects of the `openai` package as the result.
 
         Raises:
-            ImportError: that package is not installed.
+            UnsupportedError: that package is not installed.
         """
-        types = importlib.import_module("openai.types.chat")
+        try:
+            types = importlib.import_module("openai.types.chat")
+        except ImportError:
+            raise UnsupportedError(
+                "objects of the openai package need that package", hint="pip install openai"
+            ) from None
         answer = self.create_chat_completion(*args, **keywords)
         if isinstance(answer, dict):
             return types.ChatCompletion(**answer)

@@ -1,8 +1,10 @@
 // Checking a GBNF grammar before llama.cpp sees it: its own parser reports errors on stderr only.
+#include "bounded.h"
 #include "handles.h"
 
 #include "llama-grammar.h"
 
+#include <cstring>
 #include <exception>
 #include <string>
 
@@ -34,9 +36,7 @@ int32_t check_references(const llama_grammar_parser & parser) {
     return TURBO_OK;
 }
 
-}  // namespace
-
-int32_t turbo_check_grammar(const turbo_model & model, const char * text) {
+int32_t check(const turbo_model & model, const char * text) {
     const char * rule = skip_space(text);
     if (!*rule) {
         return turbo_fail(TURBO_E_ARGUMENT, "the grammar is empty: it would constrain nothing");
@@ -46,8 +46,16 @@ int32_t turbo_check_grammar(const turbo_model & model, const char * text) {
         while (*rule) {
             rule = parser.parse_rule(rule);
         }
+    } catch (const std::bad_alloc &) {
+        throw;
     } catch (const std::exception & error) {
         return turbo_fail(TURBO_E_ARGUMENT, "grammar: %.200s", error.what());
     }
     return check_references(parser);
+}
+
+}  // namespace
+
+int32_t turbo_check_grammar(const turbo_model & model, const char * text) {
+    return turbo_bounded("the grammar", turbo_text_budget(strlen(text)), [&] { return check(model, text); });
 }

@@ -1,4 +1,5 @@
 // Cache content: sequences, positions, and saved state.
+#include "bounded.h"
 #include "handles.h"
 #include "kv_access.h"
 #include "log_ring.h"
@@ -31,6 +32,7 @@ int32_t check_seq(const turbo_context * ctx, int32_t seq, int32_t lowest) {
 // Runs a state function that returns a byte count, 0 for failure.
 template <typename F> int64_t state_call(const char * what, F && f) {
     int64_t bytes = 0;
+    const turbo_abort_scope scope;
     turbo_log_mark();
     const int32_t status = turbo_guard(what, [&]() -> int32_t {
         bytes = (int64_t) f();

@@ -1,4 +1,5 @@
 // Sampling through common's sampler: chain order, grammar, penalties and history as in llama.cpp's own tools.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 #include "turbo_text.h"
@@ -157,6 +158,24 @@ void fill_numbers(const turbo_sampler_params & p, common_params_sampling & out) 
     out.no_perf = p.no_perf;
 }
 
+int32_t make_sampler(const turbo_model & model, common_params_sampling & sampling, turbo_sampler ** out) {
+    turbo_log_mark();
+    auto sampler = std::make_unique<turbo_sampler>();
+    try {
+        sampler->sampler.reset(common_sampler_init(model.model, sampling));
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & error) {
+        return turbo_fail(TURBO_E_ARGUMENT, "%s: %s", error.what(), turbo_log_reason().c_str());
+    }
+    if (!sampler->sampler) {
+        return turbo_fail(TURBO_E_ARGUMENT, "the sampler was refused: %s", turbo_log_reason().c_str());
+    }
+    sampler->n_vocab = model.n_vocab;
+    *out = sampler.release();
+    return TURBO_OK;
+}
+
 }  // namespace
 
 void turbo_sampler_params_init(turbo_sampler_params * params) {
@@ -208,19 +227,8 @@ int32_t turbo_sampler_new(const turbo_model * model, const turbo_sampler_params 
         }
         fill_numbers(*params, sampling);
         fill_breakers(*params, sampling);
-        turbo_log_mark();
-        auto sampler = std::make_unique<turbo_sampler>();
-        try {
-            sampler->sampler.reset(common_sampler_init(model->model, sampling));
-        } catch (const std::exception & error) {
-            return turbo_fail(TURBO_E_ARGUMENT, "%s: %s", error.what(), turbo_log_reason().c_str());
-        }
-        if (!sampler->sampler) {
-            return turbo_fail(TURBO_E_ARGUMENT, "the sampler was refused: %s", turbo_log_reason().c_str());
-        }
-        sampler->n_vocab = model->n_vocab;
-        *out = sampler.release();
-        return TURBO_OK;
+        const auto make = [&] { return make_sampler(*model, sampling, out); };
+        return params->grammar ? turbo_bounded("the grammar", turbo_text_budget(strlen(params->grammar)), make) : make();
     });
 }
 

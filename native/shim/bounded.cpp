@@ -74,25 +74,28 @@ void on_abort(const char * message) {
 
 struct job {
     const char * what;
-    const turbo_budget * budget;
+    const turbo_budget * budget;  // or nullptr
     const std::function<int32_t()> * f;
     int32_t status;
     std::string error;
 };
 
+int32_t run_within(const job & j, const char * stack_top) {
+    account a = { *j.budget, thread_cpu_ns() + j.budget->cpu_ms * 1000000, stack_top };
+    current = &a;
+    const int32_t status = turbo_guard(j.what, *j.f);
+    current = nullptr;
+    if (status < 0 && a.met) {  // llama.cpp may have caught the exception and thrown one of its own
+        return turbo_fail(TURBO_E_ARGUMENT, "%s %s", j.what, a.met);
+    }
+    return status;
+}
+
 void * run_job(void * data) {
     job & j = *static_cast<job *>(data);
+    const turbo_abort_scope scope;
     const char top = 0;
-    account a = { *j.budget, thread_cpu_ns() + j.budget->cpu_ms * 1000000, &top };
-    {
-        const turbo_abort_scope scope;
-        current = &a;
-        j.status = turbo_guard(j.what, *j.f);
-        current = nullptr;
-    }
-    if (j.status < 0 && a.met) {  // llama.cpp may have caught the exception and thrown one of its own
-        j.status = turbo_fail(TURBO_E_ARGUMENT, "%s %s", j.what, a.met);
-    }
+    j.status = j.budget ? run_within(j, &top) : turbo_guard(j.what, *j.f);
     if (j.status < 0) {
         turbo_guard(j.what, [&] {
             j.error = turbo_last_error();
@@ -100,6 +103,23 @@ void * run_job(void * data) {
         });
     }
     return nullptr;
+}
+
+int32_t run_on_thread(job & j, size_t stack_bytes) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    int failed = pthread_attr_setstacksize(&attributes, stack_bytes);
+    if (!failed) {
+        failed = pthread_create(&thread, &attributes, run_job, &j);
+    }
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        return turbo_fail(TURBO_E_MEMORY, "%s: no thread with a stack of %zu bytes could be started (error %d)", j.what,
+                          stack_bytes, failed);
+    }
+    pthread_join(thread, nullptr);
+    return j.status < 0 ? turbo_fail(j.status, "%s", j.error.c_str()) : j.status;
 }
 
 void * allocate(size_t bytes) {
@@ -172,15 +192,10 @@ bool turbo_nests_too_deeply(const char * text) {
 
 int32_t turbo_bounded(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f) {
     job j = { what, &budget, &f, TURBO_E_INTERNAL, "" };
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    const int failed = pthread_create(&thread, &attributes, run_job, &j);
-    pthread_attr_destroy(&attributes);
-    if (failed) {
-        return turbo_fail(TURBO_E_MEMORY, "%s: no thread could be started (error %d)", what, failed);
-    }
-    pthread_join(thread, nullptr);
-    return j.status < 0 ? turbo_fail(j.status, "%s", j.error.c_str()) : j.status;
+    return run_on_thread(j, STACK_BYTES);
+}
+
+int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<int32_t()> & f) {
+    job j = { what, nullptr, &f, TURBO_E_INTERNAL, "" };
+    return run_on_thread(j, stack_bytes);
 }

@@ -46,6 +46,10 @@ turbo_budget turbo_text_budget(size_t bytes);
 // TURBO_E_ARGUMENT if a bound was met. The thread's last error becomes the caller's.
 int32_t turbo_bounded(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f);
 
+// Runs f on a thread of its own with a stack of `stack_bytes`, under turbo_guard: for recursion whose depth is known to be
+// proportional to a text's length. Memory is taken only as far as the recursion reaches.
+int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<int32_t()> & f);
+
 // Whether brackets nest deeper than code or data written by hand or by a program for use ever does. For parsers that recurse
 // without allocating, which no budget stops.
 bool turbo_nests_too_deeply(const char * text);

@@ -114,7 +114,10 @@ def link(build: Path, objects: list[Path], folder: Path) -> Path:
     target = folder / "lib" / "cpu" / "libllama_turbo.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     command = ["clang++", "-shared", "-fsanitize=address", "-Wl,-soname,libllama_turbo.so", "-o", str(target)]
-    command += [f"-Wl,--version-script={ROOT / 'native' / 'cmake' / 'exports.map'}", "-Wl,--unresolved-symbols=ignore-all"]
+    command += [
+        f"-Wl,--version-script={ROOT / 'native' / 'cmake' / 'exports.map'}",
+        "-Wl,--unresolved-symbols=ignore-all",
+    ]
     command += ["-Wl,--allow-multiple-definition"]  # where a template's instance makes the linker take both objects
     command += [*map(str, objects), "-Wl,--start-group", *map(str, archives(build)), "-Wl,--end-group"]
     subprocess.run([*command, "-l:libgomp.so.1", "-lm", "-lpthread", "-ldl"], check=True)

@@ -3,11 +3,12 @@
 
     fuzz.py [TARGET ...] [--seconds N] [--record FILE] [--keep]
 
-Each target of tests/fuzz/targets.py runs N seconds in a process of its own, one after the other, under libFuzzer (through
-atheris): Python code and the instrumented parsers of scripts/build_fuzz.py count edges together, AddressSanitizer watches
-the native part, one allocation may have 512 MiB, the process 2 GiB, one input 20 seconds. A finding is kept as a file and
-ends that target; the exit status says whether there was one. --record writes executions and edges as JSON; --keep reduces
-what was found to the inputs that reach new edges and adds them to the corpus in the repository.
+Each target of tests/fuzz/targets.py runs N seconds in a process of its own, one after the other, under libFuzzer
+(through atheris): Python code and the instrumented parsers of scripts/build_fuzz.py count edges together,
+AddressSanitizer watches the native part, one allocation may have 512 MiB, the process 2 GiB, one input 20 seconds. A
+finding is kept as a file and ends that target; the exit status says whether there was one. --record writes executions
+and edges as JSON; --keep reduces what was found to the inputs that reach new edges and adds them to the corpus in the
+repository.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def preload() -> str:
     code = "import atheris, pathlib; print(pathlib.Path(atheris.__file__).parent.parent / 'asan_with_fuzzer.so')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"fuzz: {sys.executable} cannot import atheris; `make fuzz` installs it (CPython 3.11 and later)")
+        raise SystemExit(
+            f"fuzz: {sys.executable} cannot import atheris; `make fuzz` installs it (CPython 3.11 and later)"
+        )
     return done.stdout.strip()
 
 
@@ -82,7 +85,9 @@ def seed(name: str, folder: Path, env: dict[str, str]) -> None:
         "print(target.max_bytes)\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-c", code, name, str(folder)], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, name, str(folder)], env=env, capture_output=True, text=True, check=True
+    )
     (folder.with_suffix(".length")).write_text(done.stdout.strip())
 
 
@@ -98,7 +103,12 @@ def run(name: str, seconds: int, work: Path, env: dict[str, str]) -> tuple[dict[
     folder = work / name
     seed(name, folder, env)
     committed = FUZZ / "corpus" / name
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-seed=1", f"-artifact_prefix={work}/finding-{name}-"]
+    options = [
+        f"-max_total_time={seconds}",
+        "-print_final_stats=1",
+        "-seed=1",
+        f"-artifact_prefix={work}/finding-{name}-",
+    ]
     options += [*LIMITS, f"-max_len={folder.with_suffix('.length').read_text()}"]
     if (words := folder.with_suffix(".dict")).stat().st_size:
         options.append(f"-dict={words}")

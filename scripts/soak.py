@@ -4,11 +4,11 @@
     soak.py [--seconds N] [--seed S] [--record FILE]
 
 An episode is decided by its number alone: a tiny model, KV types, then prompts (greedy and sampled), context shifts,
-sequence copies, state saved and restored in memory and on disk, generations that go on after all that. Between its steps
-the long-lived process also does what leaves no output: generations cancelled from another thread, contexts opened and
-closed, calls that are refused. The tokens of every step must be those of a process that ran this one episode on a new
-model and context. Memory is read from /proc once an episode: after the first quarter it may not grow beyond `GROWTH`.
-One thread computes.
+sequence copies, state saved and restored in memory and on disk, and generations that go on after all that. Between its
+steps the long-lived process also does what leaves no output: generations cancelled from another thread, contexts opened
+and closed, calls that are refused. The tokens of every step must be those of a process that ran this one episode on a
+new model and context. Memory is read from /proc once an episode: after the first quarter it may not grow beyond
+`GROWTH`. One thread computes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,27 @@ MODELS = {
     "qwen3moe": {"arch": "qwen3moe", "n_expert": 4, "head_dim": 64},
 }
 K_TYPES = ("f16", "q8_0", "q4_0", "turbo2", "turbo3", "turbo4", "turbo2_tcq", "turbo3_tcq", "turbo4_tcq")
-WORDS = "the quick brown fox jumps over a lazy dog and runs away from its own small shadow into night".split()
+WORDS = (
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "and",
+    "runs",
+    "away",
+    "from",
+    "its",
+    "own",
+    "small",
+    "shadow",
+    "into",
+    "night",
+)
 
 
 @dataclass
@@ -91,7 +111,9 @@ def _prompt(rng: random.Random) -> str:
 
 def _run(context: Context, prompt: Any, n: int, rng: random.Random, seq: int = 0) -> list[int]:
     """Generate up to `n` tokens, greedily or with a seed."""
-    how = rng.choice(({"temperature": 0.0}, {"temperature": 0.8, "top_k": 40}, {"temperature": 1.0, "repeat_penalty": 1.1}))
+    how = rng.choice(
+        ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 40}, {"temperature": 1.0, "repeat_penalty": 1.1})
+    )
     with context.generate(prompt, max_tokens=n, seed=rng.randrange(1 << 30), seq=seq, ignore_eos=True, **how) as run:
         return [event.token for event in run if event.token is not None]
 

@@ -1,7 +1,7 @@
-"""Run one target under libFuzzer: `coverage.py TARGET [libFuzzer options and corpus folders]`. Started by scripts/fuzz.py.
+"""Run one target under libFuzzer: `coverage.py TARGET [libFuzzer options and corpus folders]`, from scripts/fuzz.py.
 
-The process must be started with atheris' sanitizer library preloaded and an instrumented build on its path; both kinds of
-code, Python and native, then count edges in the same map.
+The process must be started with atheris' sanitizer library preloaded and an instrumented build on its path; both kinds
+of code, Python and native, then count edges in the same map.
 """
 
 from __future__ import annotations

@@ -16,7 +16,17 @@ SIZES = {"n_layer": 1, "n_head": 1, "n_head_kv": 1, "head_dim": 64, "n_embd": 64
 ARCHS = ("llama", "qwen2", "qwen3", "gemma3", "qwen3moe")
 
 # Pre-tokenizers whose splitting rules differ: some have code of their own, the others run as regular expressions.
-PRE_TOKENIZERS = ("default", "llama-bpe", "deepseek-llm", "deepseek-coder", "qwen2", "gpt-2", "tekken", "gpt-4o", "bloom")
+PRE_TOKENIZERS = (
+    "default",
+    "llama-bpe",
+    "deepseek-llm",
+    "deepseek-coder",
+    "qwen2",
+    "gpt-2",
+    "tekken",
+    "gpt-4o",
+    "bloom",
+)
 _PIECES = ["th", "he", "in", "er", "the", "\u0120t", "\u0120the", "11", "..", "ing"]
 _MERGES = ["t h", "h e", "i n", "e r", "th e", "\u0120 t", "\u0120 the", "1 1", ". .", "in g"]
 

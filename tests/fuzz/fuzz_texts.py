@@ -23,9 +23,9 @@ _CHATML = (
 )
 _TOOL_CALLS = (
     "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</tools>"
-    "Calls: <tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call>{% endif %}"
+    'Calls: <tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>{% endif %}'
     "{% for m in messages %}[{{ m['role'] | upper }}] {{ m['content'] | trim if m.content is string else '' }}"
-    "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+    '{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>\n{"name": "{{ c.function.name }}", "arguments": '
     "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}[ASSISTANT]{% endif %}"
 )

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from fuzz_models import ARCHS, write_runnable, write_vocabularies
 from fuzz_texts import SCHEMAS, TEMPLATES, TOOLS
 
-from pyllama_turbo import Context, Model, Sampler, chat, errors, grammar, state
+from pyllama_turbo import Context, Model, Sampler, _native, chat, errors, grammar, state
 from pyllama_turbo.gguf import read_gguf
 from pyllama_turbo.shape import model_shape
 
@@ -31,7 +31,7 @@ TAIL = bytes.fromhex("0034009c0a2e002c") * (32 << 10)  # weights for headers wit
 
 @dataclass(frozen=True)
 class Target:
-    """One target: what it runs, inputs to begin with, words to mutate by, and the longest input worth trying (bytes)."""
+    """One target: what it runs, inputs to begin with, words to mutate by, the longest input (bytes)."""
 
     run: Callable[[bytes], None]
     seeds: Callable[[], list[bytes]]
@@ -108,35 +108,43 @@ def seed_headers() -> list[bytes]:
 def run_model(data: bytes) -> None:
     """What our reader passes goes to the native loader, gets a context and runs two tokens."""
     path = _file(data + TAIL, "model.gguf")
-    with Model.open(path, n_gpu_layers=0, load_mode="none") as opened:
-        with opened.context(32, kv="turbo3", k_center="off", n_batch=32, n_threads=1) as made:
-            made.decode([0, min(1, opened.facts.n_vocab - 1)])
+    with (
+        Model.open(path, n_gpu_layers=0, load_mode="none") as opened,
+        opened.context(32, kv="turbo3", k_center="off", n_batch=32, n_threads=1) as made,
+    ):
+        made.decode([0, min(1, opened.facts.n_vocab - 1)])
 
 
 # -- saved state ----------------------------------------------------------------------------------------------------
 
 
 def run_state(data: bytes) -> None:
-    """A state file (first byte even), or the native bytes inside it, which no checksum protects here (odd)."""
+    """A state file (first byte even), or the native bytes inside one, past every checksum (odd)."""
     made = context()
     try:
-        if data[:1] < b"\x01" or data[0] % 2 == 0:
+        if not data or data[0] % 2 == 0:
             state.load(made, _file(data[1:], "saved.state"))
         else:
-            state.set_bytes(made, data[1:])
+            b = made._binding
+            status = b.lib.turbo_state_set(made.pointer(), 0, b.ffi.from_buffer(data[1:]), len(data) - 1)
+            made.seqs.forget(0)
+            _native.check(b, status)
         made.decode([5])
     finally:
-        made.seqs.remove(0)
+        made.seqs.clear()
 
 
 def seed_states() -> list[bytes]:
-    """A file and bytes of eight tokens."""
+    """A file and the native bytes of eight tokens."""
     made = context()
-    made.seqs.remove(0)
+    made.seqs.clear()
     made.decode(list(range(3, 11)))
     path = folder() / "seed.state"
     state.save(made, path)
-    return [b"\x00" + path.read_bytes(), b"\x01" + state.get_bytes(made)]
+    b = made._binding
+    buffer = bytearray(b.lib.turbo_state_size(made.pointer(), 0))
+    n = b.lib.turbo_state_get(made.pointer(), 0, b.ffi.from_buffer(buffer, require_writable=True), len(buffer))
+    return [b"\x00" + path.read_bytes(), b"\x01" + bytes(buffer[:n])]
 
 
 # -- constraints ----------------------------------------------------------------------------------------------------
@@ -224,10 +232,30 @@ def seed_tokens() -> list[bytes]:
 
 JINJA = (
     "{{", "}}", "{%", "%}", "{%-", "{% if ", "{% endif %}", "{% for m in messages %}", "{% endfor %}", "{% set x = ",
-    "{% macro f(a) %}", "{% endmacro %}", "messages", "tools", "loop.index", "namespace(", "range(", "|tojson", "|length",
-    "|join(", "|upper", "is defined", "is string", " and ", " not ", " in ", "[1:]", ".items()", "raise_exception(", "~",
+    "{% macro f(a) %}", "{% endmacro %}", "messages", "tools", "loop.index", "namespace(", "range(", "|tojson",
+    "|length", "|join(", "|upper", "is defined", "is string", " and ", " not ", " in ", "[1:]", ".items()",
+    "raise_exception(", "~",
 )  # fmt: skip
-GBNF = ("::=", "root", "|", "(", ")", "[^", "[a-z]", "{1,3}", "{2000}", "*", "+", "?", "\\x41", "\\u4f60", '"a"', ".", "<", "#")
+GBNF = (
+    "::=",
+    "root",
+    "|",
+    "(",
+    ")",
+    "[^",
+    "[a-z]",
+    "{1,3}",
+    "{2000}",
+    "*",
+    "+",
+    "?",
+    "\\x41",
+    "\\u4f60",
+    '"a"',
+    ".",
+    "<",
+    "#",
+)
 KEYS = (
     '{"', '":', "type", "object", "array", "string", "integer", "number", "properties", "required", "items", "anyOf",
     "oneOf", "allOf", "$ref", "#/$defs/a", "$defs", "enum", "const", "pattern", "format", "date-time", "minimum",
@@ -237,7 +265,9 @@ KEYS = (
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "gguf": Target(run_gguf, seed_headers, ("GGUF", "general.architecture", "split.count"), 16384),
-        "model": Target(run_model, seed_headers, ("llama.", "block_count", "rope.scaling.type", "tokenizer.ggml."), 16384),
+        "model": Target(
+            run_model, seed_headers, ("llama.", "block_count", "rope.scaling.type", "tokenizer.ggml."), 16384
+        ),
         "state": Target(run_state, seed_states, ("pyllama-turbo state", '"fingerprint"', '"bytes"', '"tokens"'), 16384),
         "grammar": Target(run_grammar, lambda: [b'root ::= "a" b{1,3}\nb ::= [a-z]+ | "x"*'], GBNF),
         "schema": Target(run_schema, lambda: [s.encode() for s in SCHEMAS], KEYS),

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t STACK_BYTES = 256u << 20;
 // Recursion that allocates stops here. The rest is for code that recurses as deeply without allocating: destructors.
-constexpr size_t STACK_LIMIT_BYTES = 4u << 20;
+constexpr size_t STACK_LIMIT_BYTES = 1u << 20;
 constexpr int MAX_NESTING = 512;
 constexpr uint32_t TICKS_PER_CLOCK = 64;  // allocations between two looks at the clock
 
@@ -57,10 +57,10 @@ const char * over(account & a, size_t bytes) {
 }
 
 void charge(account & a, size_t bytes) {
-    const char * reason = over(a, bytes);
+    const char * reason = a.met ? a.met : over(a, bytes);  // once is for good: no second try after a catch
     if (reason && std::uncaught_exceptions() == 0) {  // destructors of a stack that unwinds may allocate what they need
-        a.met = a.met ? a.met : reason;
-        throw turbo_over_budget(a.met);
+        a.met = reason;
+        throw turbo_over_budget(reason);
     }
 }
 

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from . import grammar as grammar
     from . import kv as kv
     from . import state as state
+    from .batch import Batch as Batch
     from .buildinfo import build_info as build_info
     from .chat import Chat as Chat
+    from .compat import Llama as Llama
     from .context import Context as Context
     from .devices import Device as Device
+    from .embedding import Embeddings as Embeddings
     from .errors import AbortedError as AbortedError
     from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
@@ -43,15 +46,23 @@ if TYPE_CHECKING:
     from .errors import TurboError as TurboError
     from .errors import UnknownOptionError as UnknownOptionError
     from .errors import UnsupportedError as UnsupportedError
-    from .generate import Event as Event
+    from .events import Event as Event
     from .generate import Generation as Generation
     from .generate import agenerate as agenerate
     from .generate import complete as complete
+    from .logprobs import Candidate as Candidate
+    from .logprobs import TokenLogprobs as TokenLogprobs
+    from .lora import Lora as Lora
     from .model import Model as Model
     from .options import ContextOptions as ContextOptions
     from .options import GenerationOptions as GenerationOptions
     from .options import ModelOptions as ModelOptions
     from .options import SamplingOptions as SamplingOptions
+    from .planning import Fit as Fit
+    from .planning import MemoryEstimate as MemoryEstimate
+    from .planning import Planner as Planner
+    from .planning import estimate as estimate
+    from .planning import fit as fit
     from .sampling import Sampler as Sampler
     from .tokenizer import Tokenizer as Tokenizer
 
@@ -63,21 +74,30 @@ _ERRORS = (
 
 _HOME = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("Event", "Generation", "agenerate", "complete"), "generate"),
+    **dict.fromkeys(("Candidate", "TokenLogprobs"), "logprobs"),
+    "Event": "events",
+    **dict.fromkeys(("Generation", "agenerate", "complete"), "generate"),
     **dict.fromkeys(("ContextOptions", "GenerationOptions", "ModelOptions", "SamplingOptions"), "options"),
+    "Batch": "batch",
     "Chat": "chat",
     "Context": "context",
     "Device": "devices",
+    "Llama": "compat",
+    "Embeddings": "embedding",
+    "Lora": "lora",
     "Model": "model",
     "Sampler": "sampling",
     "Tokenizer": "tokenizer",
+    **dict.fromkeys(("Fit", "MemoryEstimate", "Planner", "estimate", "fit"), "planning"),
     "build_info": "buildinfo",
 }
 _MODULES = ("chat", "devices", "generate", "grammar", "kv", "state")
 
 __all__ = [
     "AbortedError",
+    "Batch",
     "BusyError",
+    "Candidate",
     "Chat",
     "ClosedError",
     "Context",
@@ -85,11 +105,16 @@ __all__ = [
     "ContextOptions",
     "DecodeError",
     "Device",
+    "Embeddings",
     "Event",
+    "Fit",
     "GGUFError",
     "Generation",
     "GenerationOptions",
     "InternalError",
+    "Llama",
+    "Lora",
+    "MemoryEstimate",
     "MemoryLimitError",
     "Model",
     "ModelFetchError",
@@ -97,9 +122,11 @@ __all__ = [
     "ModelOptions",
     "NativeLibraryError",
     "OptionError",
+    "Planner",
     "Sampler",
     "SamplingOptions",
     "StateError",
+    "TokenLogprobs",
     "Tokenizer",
     "TurboError",
     "UnknownOptionError",
@@ -110,6 +137,8 @@ __all__ = [
     "chat",
     "complete",
     "devices",
+    "estimate",
+    "fit",
     "generate",
     "grammar",
     "kv",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_memory", "native_params", "outputs_max"]
 
+_CLEAR = 0.5  # a context that takes less than this of what is free fits, however coarse the formula
 DEFAULT_OUTPUTS = 64  # rows of logits: enough for sequences and for verifying drafts, small against n_batch x n_vocab
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _POOLING = {"model": -1, "none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
@@ -91,6 +92,8 @@ def _device_shares(model: Model, options: ContextOptions) -> dict[str, float]:
 def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple[KVType, KVType]) -> None:
     """Refuse a context that would not fit into the free memory of the devices that hold its cache.
 
+    A quick formula decides the clear cases; where it comes near the limit, the library plans the context exactly.
+
     Raises:
         MemoryLimitError: with the arithmetic, and the number of tokens that would fit.
     """
@@ -110,19 +113,34 @@ def check_memory(model: Model, options: ContextOptions, n_ctx: int, types: tuple
     host = free_host_bytes()
     for name, share in _device_shares(model, options).items():
         free = free_of.get(name, host)
-        wanted = int(cache * share) + compute
-        if free is None or wanted <= free:
+        if free is None or int(cache * share) + compute <= free * _CLEAR:
             continue
         fits = _largest(n_ctx, parts, share, free)
+        held, computing = _planned(model, replace(options, n_ctx=n_ctx), name) or (int(cache * share), compute)
+        wanted = held + computing
+        if wanted <= free:
+            continue
         raise errors.MemoryLimitError(
             f"a context of {n_ctx:,} tokens does not fit: its {types[0].family}/{types[1].family} KV cache takes "
-            f"{_gib(cache * share)} on {name} ({len(shape.layers)} layers, "
-            f"{kv_bytes(shape, plan, n_ctx).per_token:,} bytes a token) and computing about {_gib(compute)}, "
+            f"{_gib(held)} on {name} ({len(shape.layers)} layers, "
+            f"{kv_bytes(shape, plan, n_ctx).per_token:,} bytes a token) and computing {_gib(computing)}, "
             f"together {_gib(wanted)}; free are {_gib(free)}",
             asked=wanted,
             limit=free,
             hint=f"about {fits:,} tokens would fit; choose a smaller n_ctx or KV type, or pass check_memory=False",
         )
+
+
+def _planned(model: Model, options: ContextOptions, device: str) -> tuple[int, int] | None:
+    """Bytes of cache and of computing on a device, as the library plans them; None if the file is gone."""
+    from .planning import Planner  # which makes its contexts with this module
+
+    try:
+        with Planner(model.path, model.options) as planner:
+            rows = planner.plan(options).on(device)
+    except (errors.ModelLoadError, errors.UnsupportedError):
+        return None
+    return sum(row.context_bytes for row in rows), sum(row.compute_bytes for row in rows)
 
 
 def _largest(limit: int, parts: Callable[[int], tuple[int, int]], share: float, free: int) -> int:

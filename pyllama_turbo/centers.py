@@ -36,7 +36,6 @@ __all__ = [
     "KeyMeans",
     "LayerMean",
     "calibrate",
-    "fingerprint",
     "from_bias",
     "install",
     "load",
@@ -51,8 +50,6 @@ MAX_TOKENS = 768  # of the calibration text
 # Half the variance of a logit's error, nats, above which a layer's keys get q8_0. Well-behaved layers stay below 0.4
 # once centred; the layers this is for reach 10 and more.
 DISTURBANCE_LIMIT = 2.0
-_SAMPLE_BYTES = 1 << 16
-_SAMPLES = 64
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[float], "bool | None"]
@@ -101,20 +98,9 @@ class KeyMeans:
         return tuple(x.layer for x in self.layers if x.after > limit)
 
 
-def fingerprint(path: Path) -> str:
-    """Identifies a model file by its size and 64 samples spread over it (to hash it whole would outlast loading)."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for i in range(_SAMPLES):
-            file.seek(max(0, (size - _SAMPLE_BYTES) * i // (_SAMPLES - 1)))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
-
-
-def sidecar(model_path: Path) -> Path:
-    """Where the mean keys of a model file are kept, in the user's cache."""
-    return user_cache() / "keys" / f"{fingerprint(model_path)}.npz"
+def sidecar(owner: str) -> Path:
+    """Where the mean keys of a model (`model.files.fingerprint`) are kept, in the user's cache."""
+    return user_cache() / "keys" / f"{owner}.npz"
 
 
 # -- from and to native ------------------------------------------------------------------------------------------------
@@ -216,13 +202,13 @@ def from_bias(model: Model) -> KeyMeans:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def save(means: KeyMeans, path: Path, model_path: Path) -> None:
-    """Write mean keys to a file, complete or not at all."""
+def save(means: KeyMeans, path: Path, owner: str) -> None:
+    """Write the mean keys of a model (`model.files.fingerprint`) to a file, complete or not at all."""
     import numpy as np
 
     meta = {
         "format": FORMAT,
-        "model": fingerprint(model_path),
+        "model": owner,
         "layers": [[x.layer, bool(x.roped), x.before, x.after] for x in means.layers],
         "hash": means.hash,
     }
@@ -238,8 +224,8 @@ def save(means: KeyMeans, path: Path, model_path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def load(path: Path, model_path: Path) -> KeyMeans:
-    """Read mean keys of a model.
+def load(path: Path, owner: str) -> KeyMeans:
+    """Read mean keys of a model (`model.files.fingerprint`).
 
     Raises:
         StateError: the file is missing, damaged, of another version, or belongs to another model.
@@ -255,13 +241,13 @@ def load(path: Path, model_path: Path) -> KeyMeans:
             )
         means = KeyMeans(str(path), layers)
         good = meta["format"] == FORMAT and meta["hash"] == means.hash
-        owner = meta["model"]
+        found = meta["model"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise errors.StateError(f"{path}: no readable mean keys: {error}", hint="calibrate again") from None
     if not good:
         raise errors.StateError(f"{path}: damaged, or of another version", hint="calibrate again")
-    if owner != fingerprint(model_path):
-        raise errors.StateError(f"{path}: belongs to another model", asked=owner, limit=fingerprint(model_path))
+    if found != owner:
+        raise errors.StateError(f"{path}: belongs to another model", asked=found, limit=owner)
     return means
 
 
@@ -288,8 +274,28 @@ def obtain(
     if choice == "bias":
         return from_bias(model), ""
     if choice != "auto":
-        return load(Path(choice).expanduser(), model.path), ""
+        return load(Path(choice).expanduser(), model.files.fingerprint), ""
     return _automatic(model, may_calibrate, progress)
+
+
+def known_means(owner: str, options: ContextOptions) -> KeyMeans | None:
+    """Mean keys that a context would read from a file; None where there is none yet, or none are wanted.
+
+    Args:
+        owner: fingerprint of the model's files.
+        options: the context's.
+
+    Raises:
+        StateError: the file that `k_center` names is damaged or belongs to another model.
+    """
+    if options.k_center in ("off", "bias"):
+        return None
+    if options.k_center != "auto":
+        return load(Path(options.k_center).expanduser(), owner)
+    try:
+        return load(sidecar(owner), owner)
+    except errors.StateError:
+        return None
 
 
 def plan_centering(
@@ -313,10 +319,11 @@ def plan_centering(
 
 
 def _automatic(model: Model, may_calibrate: bool, progress: Progress | None) -> tuple[KeyMeans | None, str]:
-    path = sidecar(model.path)
+    owner = model.files.fingerprint
+    path = sidecar(owner)
     if path.exists():
         try:
-            return KeyMeans("calibrated", load(path, model.path).layers), ""
+            return KeyMeans("calibrated", load(path, owner).layers), ""
         except errors.StateError as error:
             _log.warning("%s; calibrating again", error)
     if not may_calibrate:
@@ -327,7 +334,7 @@ def _automatic(model: Model, may_calibrate: bool, progress: Progress | None) -> 
     _log.info("calibrating the keys of %s (once for this model)", model.path.name)
     means = calibrate(model, progress=progress)
     try:
-        save(means, path, model.path)
+        save(means, path, owner)
     except OSError as error:
         _log.warning("mean keys could not be kept in %s: %s", path, error)
     return means, ""

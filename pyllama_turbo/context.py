@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, errors, kv, logs
@@ -11,7 +11,8 @@ from ._context_params import check_memory, native_params, outputs_max
 from ._lifetime import Handle
 from ._views import float_view
 from .centers import install, plan_centering
-from .context_facts import ContextFacts, MemoryRow, Perf, Prefill
+from .context_facts import MemoryRow, Perf, Prefill, read_facts, read_kv_layers, read_memory
+from .lora import apply_scales
 from .options import ContextOptions
 from .sequences import Sequences
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .batch import Batch
+    from .embedding import Embeddings
     from .generate import Generation
     from .model import Model
 
 __all__ = ["Context"]
 
-_PARTS = {0: "full", 1: "window", 2: "other"}
 _OUTPUTS = {"none": 0, "last": 1, "all": 2}
 
 
@@ -37,6 +39,8 @@ class Context(Handle):
         facts: see `ContextFacts`.
         kv: requested and effective KV cache types, with bytes read back from the tensors.
         seqs: the sequences in the cache (remove, copy, shift, position range).
+        lora_scales: weights of the model's LoRA adapters here.
+        n_outputs_max: rows of logits one decode call gives at most.
     """
 
     _what = "context"
@@ -45,9 +49,16 @@ class Context(Handle):
         self, model: Model, options: ContextOptions, progress: Callable[[float], bool | None] | None = None
     ) -> None:
         b = model._binding
+        model.files.check()
         asked = kv.parse(options.kv, options.type_k, options.type_v)
         n_ctx = options.n_ctx or model.facts.n_ctx_train
         types = model.kv_types(asked)
+        if asked != (kv.DEFAULT, kv.DEFAULT) and not any(layer.has_kv for layer in model.layers):
+            raise errors.UnsupportedError(
+                f"this model has no KV cache, only a recurrent state: {'/'.join(asked)} would do nothing",
+                asked=asked,
+                hint="leave kv at f16",
+            )
         if options.check_memory:
             check_memory(model, options, n_ctx, types)
         means, centering = plan_centering(model, options, types[0], progress)
@@ -58,19 +69,25 @@ class Context(Handle):
             status = b.lib.turbo_context_new(model.pointer(), params, out)
         del keep
         _native.check(b, status, asked=asked, hint=_flash_hint(options))
-        logs.drain(b.ffi, b.lib)
         super().__init__(b, out[0], b.lib.turbo_context_free, model)
+        logs.drain(b.ffi, b.lib)
         if means is not None:
             install(b, out[0], means)
         self.model = model
         self.options = options
-        self.facts = self._read_facts()
-        self.kv = kv.KVReport(asked, self._read_layers(), centering)
+        self.facts = read_facts(b, out[0])
+        self.kv = kv.KVReport(asked, read_kv_layers(b, out[0]), centering)
         self.seqs = Sequences(self)
         self._n_vocab = model.facts.n_vocab
-        self._n_outputs_max = outputs_max(options)
+        self.n_outputs_max = outputs_max(options)
         self._one = b.ffi.new("int32_t[1]")
         self._rows = b.ffi.new("int32_t *")
+        self.lora_scales: tuple[float, ...] = ()
+        if model.lora:
+            asked_scales = options.lora_scales
+            self.set_lora([a.scale for a in model.lora] if asked_scales is None else asked_scales)
+        elif options.lora_scales:
+            self.set_lora(options.lora_scales)
         self._user: object = None  # the generation that runs on this context
 
     # -- facts ---------------------------------------------------------------------------------------------------
@@ -80,48 +97,10 @@ class Context(Handle):
         """Tokens the context holds, all sequences together."""
         return self.facts.n_ctx
 
-    def _read_facts(self) -> ContextFacts:
-        row = self._binding.ffi.new("turbo_context_facts *")
-        _native.check(self._binding, self._binding.lib.turbo_context_get_facts(self.pointer(), row))
-        values = {
-            name: bool(getattr(row, name)) if kind == "bool" else getattr(row, name)
-            for name, kind in ContextFacts.__annotations__.items()
-        }
-        return ContextFacts(**values)
-
-    def _read_layers(self) -> tuple[kv.KVLayer, ...]:
-        b = self._binding
-        n = _native.check(b, b.lib.turbo_kv_layers(self.pointer(), b.ffi.NULL, 0))
-        rows = b.ffi.new("turbo_kv_layer[]", max(n, 1))
-        _native.check(b, b.lib.turbo_kv_layers(self.pointer(), rows, n))
-        return tuple(
-            kv.KVLayer(
-                layer=row.layer,
-                part=_PARTS[row.part],
-                type_k=_native.text(b, row.type_k),
-                type_v=_native.text(b, row.type_v),
-                k_bytes=row.k_bytes,
-                v_bytes=row.v_bytes,
-                k_bits=8 * row.k_bytes / row.k_values if row.k_values else 0.0,
-                v_bits=8 * row.v_bytes / row.v_values if row.v_values else 0.0,
-                cells=row.n_cells * row.n_stream,
-                device_k=_native.text(b, row.buffer_k),
-                device_v=_native.text(b, row.buffer_v),
-            )
-            for row in (rows[i] for i in range(n))
-        )
-
     def memory(self) -> tuple[MemoryRow, ...]:
         """Bytes by kind of buffer, as allocated."""
-        b = self._binding
         with self.lock:
-            n = _native.check(b, b.lib.turbo_memory_breakdown(self.pointer(), b.ffi.NULL, 0))
-            rows = b.ffi.new("turbo_memory_row[]", max(n, 1))
-            _native.check(b, b.lib.turbo_memory_breakdown(self.pointer(), rows, n))
-        return tuple(
-            MemoryRow(_native.text(b, r.buffer), r.model_bytes, r.context_bytes, r.compute_bytes)
-            for r in (rows[i] for i in range(n))
-        )
+            return read_memory(self._binding, self.pointer())
 
     def perf(self) -> Perf:
         """Native timings."""
@@ -142,6 +121,27 @@ class Context(Handle):
                 self.pointer(), n_threads, n_threads_batch or n_threads
             )
             _native.check(self._binding, status, asked=n_threads)
+
+    def set_lora(self, scales: Sequence[float]) -> None:
+        """Set the weights of the model's LoRA adapters, one each; 0 leaves an adapter out.
+
+        What the cache holds was computed with the old weights, so it is not reused.
+
+        Raises:
+            OptionError: another number of scales than adapters, or one that is not finite.
+        """
+        with self.lock:
+            before, self.lora_scales = self.lora_scales, apply_scales(self, scales)
+            if before != self.lora_scales:
+                self.seqs.forget_all()
+
+    def embed(
+        self, texts: str | Sequence[str | Sequence[int]], *, normalize: int | bool = 2, truncate: bool = False
+    ) -> Embeddings:
+        """Embeddings of texts; arguments and errors as `pyllama_turbo.embedding.embed`."""
+        from .embedding import embed
+
+        return embed(self, texts, normalize=normalize, truncate=truncate)
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -165,16 +165,16 @@ class Context(Handle):
         if outputs not in _OUTPUTS:
             raise errors.OptionError(f"outputs is {outputs!r}", asked=outputs, hint="one of none, last, all")
         ids = _as_ids(tokens)
-        if outputs == "all" and len(ids) > min(self._n_outputs_max, self.facts.n_batch):
+        if outputs == "all" and len(ids) > min(self.n_outputs_max, self.facts.n_batch):
             raise errors.OptionError(
-                f"logits of {len(ids)} tokens at once, this context gives {self._n_outputs_max}",
+                f"logits of {len(ids)} tokens at once, this context gives {self.n_outputs_max}",
                 asked=len(ids),
-                limit=self._n_outputs_max,
+                limit=self.n_outputs_max,
                 hint="make the context with logits_all=True, or use iter_logits",
             )
         with self.lock:
             start = self.seqs.next_position(seq) if pos is None else pos
-            self._check_room(start, len(ids))
+            self.check_room(len(ids), start)
             step = self.facts.n_batch if self.facts.has_memory else len(ids)
             for first in range(0, len(ids), step):
                 part = ids[first : first + step]
@@ -213,7 +213,8 @@ class Context(Handle):
         finally:
             self.seqs.resync(seq, part)
 
-    def _check_room(self, start: int, n: int) -> None:
+    def check_room(self, n: int, start: int = 0) -> None:
+        """Raise ContextFullError if `n` tokens from position `start` on do not fit into a sequence."""
         if start + n > self.facts.n_ctx_seq and self.facts.has_memory:
             raise errors.ContextFullError(
                 f"{n} tokens at position {start} make {start + n}, the context holds {self.facts.n_ctx_seq} a sequence",
@@ -241,12 +242,12 @@ class Context(Handle):
         with self.lock:
             status = b.lib.turbo_context_decode_batch(self.pointer(), *arrays, flags, n)
             if status != 0:
-                for seq in set(homes):
-                    self.seqs.forget(seq)
                 b.lib.turbo_abort_set(self.pointer(), 0)
+                if status != b.lib.TURBO_E_NO_SLOT:  # which leaves the cache as it was
+                    for seq in set(homes):
+                        self.seqs.resync(seq, [t for t, home in zip(ids, homes) if home == seq])
                 _native.check(b, status, asked=n, limit=self.facts.n_batch)
-            for token, pos, seq in zip(ids, places, homes):
-                self.seqs.note(seq, pos, [token])
+            self.seqs.note_batch(ids, places, homes)
 
     def prefill(self, tokens: Sequence[int], *, seq: int = 0, reuse: bool = True, outputs: str = "last") -> Prefill:
         """Make a sequence hold exactly these tokens, computing only what the cache does not hold already.
@@ -255,11 +256,12 @@ class Context(Handle):
         sliding window that moved on), everything is computed.
 
         Raises:
-            As `decode`.
+            As `decode`, and ModelLoadError if the mapped model file was cut or overwritten.
         """
         ids = _as_ids(tokens)
+        self.model.files.check()
         with self.lock:
-            self._check_room(0, len(ids))
+            self.check_room(len(ids))
             kept = self.seqs.keep_prefix(seq, ids) if reuse else self.seqs.keep_prefix(seq, [])
             self.decode(ids[kept:], pos=kept, seq=seq, outputs=outputs)
         return Prefill(kept, len(ids) - kept)
@@ -300,7 +302,7 @@ class Context(Handle):
         Each view is valid until the next one is taken.
         """
         ids = _as_ids(tokens)
-        step = min(self._n_outputs_max, self.facts.n_batch)
+        step = min(self.n_outputs_max, self.facts.n_batch)
         for first in range(0, len(ids), step):
             self.decode(ids[first : first + step], seq=seq, outputs="all")
             yield self.logits
@@ -334,6 +336,26 @@ class Context(Handle):
         from .generate import complete
 
         return complete(self, prompt, **keywords)[0]
+
+    def batch(self) -> Batch:
+        """An empty batch: add prompts to it, and take the events of all of them. See `pyllama_turbo.batch`."""
+        from .batch import Batch
+
+        return Batch(self)
+
+    def generate_many(self, prompts: Iterable[str | Sequence[int]], **keywords: Any) -> Batch:
+        """Generate from several prompts together: a batch with all of them, job 0 the first. Arguments as `generate`.
+
+        With one fixed `seed` every job draws the same random numbers; give them apart with `Batch.add`.
+        """
+        batch = self.batch()
+        try:
+            for prompt in prompts:
+                batch.add(prompt, **keywords)
+        except BaseException:
+            batch.close()
+            raise
+        return batch
 
     # -- generation's claim --------------------------------------------------------------------------------------
 

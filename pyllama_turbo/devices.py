@@ -9,7 +9,7 @@ from . import _native, errors
 __all__ = ["Device", "devices", "gpus", "resolve_gpu_layers"]
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}
-_GPU_MARGIN_BYTES = 1 << 30  # left free on a GPU for the KV cache and compute buffers when layers are placed by "auto"
+GPU_MARGIN_BYTES = 1 << 30  # left free on a GPU for the KV cache and compute buffers when layers are placed by "auto"
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,5 @@ def resolve_gpu_layers(asked: int | str, n_layer: int, weights_bytes: int) -> in
         return min(asked, n_layer + 1)
     if asked == "all":
         return n_layer + 1
-    free = sum(max(d.free_bytes - _GPU_MARGIN_BYTES, 0) for d in available)
+    free = sum(max(d.free_bytes - GPU_MARGIN_BYTES, 0) for d in available)
     return n_layer + 1 if weights_bytes <= free else int(n_layer * free / weights_bytes)

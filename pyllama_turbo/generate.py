@@ -4,7 +4,7 @@
         for event in ctx.generate("Once upon a time", max_tokens=64):
             print(event.text, end="")
 
-`Context.generate` and `Context.complete` are short for the functions here.
+`Context.generate` and `Context.complete` are short for the functions here; `batch` runs several prompts together.
 """
 
 from __future__ import annotations
@@ -12,52 +12,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import errors, logs
-from .options import GenerationOptions, SamplingOptions, split_keywords
-from .sampling import LogitsProcessor, Sampler, check_processors
-from .tokenizer import StopMatcher, TextStream
+from .answer import Answer, make_answer
+from .events import Event
+from .sampling import LogitsProcessor, Sampler
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .context import Context
 
-__all__ = ["Event", "Generation", "agenerate", "complete", "generate"]
-
-
-@dataclass(frozen=True)
-class Event:
-    """One step of a generation.
-
-    Attributes:
-        text: new text that can be shown; may be empty while a character or a stop text is incomplete.
-        token: the token of this step, None for the last event and for the echoed prompt.
-        n_prompt: tokens of the prompt, of which `n_reused` were in the cache already.
-        n_generated: tokens generated so far.
-        prompt_tok_s: tokens of the prompt computed per second, 0 if none were.
-        decode_tok_s: tokens generated per second, the prompt's time not counted; 0 before the second.
-        finish_reason: None, and in the last event "stop", "length" or "abort".
-        stop_text: the stop text that ended it, if one did.
-        seed: the sampler's seed.
-    """
-
-    text: str
-    token: int | None
-    n_prompt: int
-    n_reused: int
-    n_generated: int
-    prompt_tok_s: float
-    decode_tok_s: float
-    finish_reason: str | None
-    stop_text: str | None
-    seed: int
+__all__ = ["Event", "Generation", "agenerate", "astream", "complete", "generate"]
 
 
 class Generation(Iterator[Event]):
-    """An iterator of events; made by `generate`. The context is reserved until it ends, is closed or is dropped."""
+    """An iterator of events, also an asynchronous one; made by `generate`.
+
+    The context is reserved until it ends, is closed or is dropped.
+    """
 
     def __init__(self, loop: _Loop) -> None:
         # the running generator knows the loop, never this object: so dropping the iterator ends it at once
@@ -69,16 +43,19 @@ class Generation(Iterator[Event]):
     @property
     def tokens(self) -> list[int]:
         """The generated tokens, without the one that ended the generation."""
-        return self._loop.tokens
+        return self._loop.answer.tokens
 
     @property
     def seed(self) -> int:
         """The sampler's seed."""
-        return self._loop.sampler.seed
+        return self._loop.answer.sampler.seed
 
     def __next__(self) -> Event:
         self.last = next(self._steps)
         return self.last
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return astream(self)
 
     def cancel(self) -> None:
         """Stop, from any thread: the iterator gives a last event with finish reason "abort"."""
@@ -104,25 +81,15 @@ class Generation(Iterator[Event]):
 
 
 class _Loop:
-    """What a generation does, and its counters."""
+    """Runs one answer on a context."""
 
-    def __init__(
-        self, context: Context, prompt: list[int], sampler: Sampler, options: GenerationOptions, seq: int
-    ) -> None:
+    def __init__(self, context: Context, answer: Answer) -> None:
         self.context = context
-        self.sampler = sampler
-        self.tokens: list[int] = []
-        self._prompt = prompt
-        self._options = options
-        self._seq = seq
-        self._cancelled = False
-        self._n_reused = 0
-        self._prompt_tok_s = 0.0
-        self._decode_start = 0.0
+        self.answer = answer
 
     def cancel(self) -> None:
         """Stop the running step and make it the last."""
-        self._cancelled = True
+        self.answer.cancelled = True
         if self.context.user is self:
             self.context.cancel()
 
@@ -135,85 +102,53 @@ class _Loop:
             logs.drain(self.context._binding.ffi, self.context._binding.lib)
 
     def _guarded(self) -> Generator[Event, None, None]:
-        text, stops = TextStream(), StopMatcher(self._options.stop)
+        answer = self.answer
         try:
             self._prefill()
-            if self._options.echo:
-                tokenizer = self.context.model.tokenizer
-                yield self._event(tokenizer.decode(self._prompt, remove_bos=True), None)
-            reason = yield from self._decode(text, stops)
+            if answer.options.echo:
+                yield answer.echo()
+            yield from self._decode()
         except errors.AbortedError:
-            if not self._cancelled:
+            if not answer.cancelled:
                 raise
-            reason = "abort"
-        rest = stops.feed(text.finish()) + stops.finish()
-        yield self._event(rest, None, reason, stops.matched)
+            answer.reason = "abort"
+        yield answer.last()
 
     def _prefill(self) -> None:
-        if self._cancelled:
+        answer, context = self.answer, self.context
+        if answer.cancelled:
             raise errors.AbortedError("cancelled before the prompt")
-        self.sampler.start(self._prompt)
+        answer.start()
         start = time.perf_counter()
-        done = self.context.prefill(self._prompt, seq=self._seq, reuse=self._options.reuse)
-        seconds = time.perf_counter() - start
-        self._n_reused = done.n_reused
-        self._prompt_tok_s = done.n_computed / seconds if seconds > 0 else 0.0
+        if answer.wants_prompt_logprobs:
+            n_reused = 0
+            context.check_room(len(answer.prompt))
+            context.seqs.keep_prefix(answer.seq, [])
+            done = 0
+            for rows in context.iter_logits(answer.prompt, seq=answer.seq):
+                answer.score_prompt(0, done, rows.shape[0])
+                done += rows.shape[0]
+        else:
+            n_reused = context.prefill(answer.prompt, seq=answer.seq, reuse=answer.options.reuse).n_reused
+        answer.prefilled(n_reused, time.perf_counter() - start)
 
-    def _decode(self, text: TextStream, stops: StopMatcher) -> Generator[Event, None, str]:
-        """Yield an event per token; return the finish reason."""
-        context, sampler, options = self.context, self.sampler, self._options
-        tokenizer, tokens = context.model.tokenizer, self.tokens
-        history = list(self._prompt) if sampler.processors else []
-        pos = len(self._prompt)
-        limit = -1 if options.max_tokens is None else options.max_tokens
-        while len(tokens) != limit:
-            token = sampler.next(context, history=history)
-            if len(tokens) == 0:
-                self._decode_start = time.perf_counter()
-            if tokenizer.is_eog(token):
-                return "stop"
-            tokens.append(token)
-            if sampler.processors:
-                history.append(token)
-            yield self._event(stops.feed(text.feed(tokenizer.piece(token, special=options.special))), token)
-            if stops.matched is not None:
-                return "stop"
-            if self._cancelled:
-                return "abort"
-            if len(tokens) == limit:
-                break
-            if pos >= context.facts.n_ctx_seq:
-                if not options.context_shift:
-                    return "length"
-                pos -= context.seqs.discard_oldest(self._seq, min(options.n_keep, len(self._prompt)))
-            context.decode_one(token, pos, self._seq)
-            pos += 1
-        return "length"
-
-    def _event(self, text: str, token: int | None, reason: str | None = None, stop: str | None = None) -> Event:
-        n = len(self.tokens)
-        rate = 0.0
-        if n > 1:
-            elapsed = time.perf_counter() - self._decode_start
-            rate = (n - 1) / elapsed if elapsed > 0 else 0.0
-        return Event(
-            text,
-            token,
-            len(self._prompt),
-            self._n_reused,
-            n,
-            self._prompt_tok_s,
-            rate,
-            reason,
-            stop,
-            self.sampler.seed,
-        )
-
-
-def _prompt_tokens(context: Context, prompt: str | Sequence[int], special: bool) -> list[int]:
-    if isinstance(prompt, (str, bytes)):
-        return context.model.tokenizer.encode(prompt, parse_special=special)
-    return list(prompt)
+    def _decode(self) -> Generator[Event, None, None]:
+        """Yield an event per token, until the answer has its reason."""
+        answer, context = self.answer, self.context
+        take, make_room, decode_one = answer.take, answer.make_room, context.decode_one
+        while True:
+            event = take()
+            if event is not None:
+                yield event
+            if answer.reason is None:
+                if answer.cancelled:
+                    answer.reason = "abort"
+                else:
+                    make_room()
+            if answer.reason is not None:
+                return
+            decode_one(answer.tokens[-1], answer.position, answer.seq)
+            answer.position += 1
 
 
 def generate(
@@ -245,12 +180,16 @@ def generate(
         BusyError: the context is generating already.
         OptionError, UnknownOptionError: a bad value, a keyword that does not exist.
     """
-    sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
-    ids = _prompt_tokens(context, prompt, parse_special)
-    if not ids:
-        raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
-    chain = sampler or Sampler(context.model, sampling, processors=check_processors(processors))
-    return Generation(_Loop(context, ids, chain, options, seq))
+    answer = make_answer(
+        context,
+        prompt,
+        sampler=sampler,
+        processors=processors,
+        seq=seq,
+        parse_special=parse_special,
+        **keywords,
+    )
+    return Generation(_Loop(context, answer))
 
 
 def complete(context: Context, prompt: str | Sequence[int], **keywords: Any) -> tuple[str, Event]:
@@ -265,12 +204,19 @@ def complete(context: Context, prompt: str | Sequence[int], **keywords: Any) -> 
     return "".join(parts), last
 
 
-async def agenerate(context: Context, prompt: str | Sequence[int], **keywords: Any) -> AsyncIterator[Event]:
-    """`generate` for async code: each step runs in a worker thread, so the event loop stays free.
+class Run(Protocol):
+    """What `astream` can drive: `Generation` and `Batch`."""
+
+    def __next__(self) -> Event: ...
+    def cancel(self) -> None: ...
+    def close(self) -> None: ...
+
+
+async def astream(run: Run) -> AsyncIterator[Event]:
+    """The events of a generation or a batch for async code: each step runs in a worker thread.
 
     Cancelling the task, or leaving the loop, stops the running step and gives the context back.
     """
-    run = generate(context, prompt, **keywords)
     end = object()
     step: asyncio.Task[Any] | None = None
     try:
@@ -287,3 +233,8 @@ async def agenerate(context: Context, prompt: str | Sequence[int], **keywords: A
             run.cancel()
             await asyncio.wait([step])
         run.close()
+
+
+def agenerate(context: Context, prompt: str | Sequence[int], **keywords: Any) -> AsyncIterator[Event]:
+    """`generate` for async code; `async for` on what `generate` returns does the same."""
+    return astream(generate(context, prompt, **keywords))

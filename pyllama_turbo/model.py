@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, kv, logs
 from ._lifetime import Handle
+from ._model_file import ModelFiles
 from .devices import resolve_gpu_layers
 from .gguf import read_model
+from .hparams import check_hyperparameters
+from .lora import Lora, load_adapters
 from .options import ContextOptions, ModelOptions, build
 from .shape import ModelShape, model_shape
 from .tokenizer import Tokenizer
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LayerFacts", "Model", "ModelFacts"]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
+_LOADED_WHOLE = ("none", "dio")  # load modes that leave nothing mapped
 _META_BYTES = 4096
 
 
@@ -81,24 +85,34 @@ class Model(Handle):
 
     Attributes:
         path: the file it was loaded from.
+        files: its files, kept open to notice when they change.
         options: how it was loaded; `n_gpu_layers` is the number really used.
         facts: see `ModelFacts`.
         tokenizer: see `Tokenizer`.
+        lora: the LoRA adapters it was opened with.
     """
 
     _what = "model"
 
     def __init__(
-        self, binding: _native.Binding, pointer: Any, path: Path, options: ModelOptions, shape: ModelShape
+        self,
+        binding: _native.Binding,
+        pointer: Any,
+        path: Path,
+        options: ModelOptions,
+        shape: ModelShape,
+        files: ModelFiles | None = None,
     ) -> None:
         super().__init__(binding, pointer, binding.lib.turbo_model_free)
         self.path = path
+        self.files = files or ModelFiles((), mapped=False)
         self.options = options
         self.shape = shape
         row = binding.ffi.new("turbo_model_facts *")
         _native.check(binding, binding.lib.turbo_model_get_facts(pointer, row))
         self.facts: ModelFacts = _read_struct(binding, row, ModelFacts)
         self.tokenizer = Tokenizer(binding, self)
+        self.lora: tuple[Lora, ...] = ()
 
     @classmethod
     def open(
@@ -115,10 +129,10 @@ class Model(Handle):
             path: the file, or the first part of a split one.
             progress: called with 0.0 to 1.0 while loading; returning False cancels. Exceptions come out of `open`.
             options: all options as one object, instead of keywords.
-            **keywords: fields of `ModelOptions`, such as `n_gpu_layers`.
+            **keywords: fields of `ModelOptions`, such as `n_gpu_layers` or `lora`.
 
         Raises:
-            ModelLoadError: the file is missing, damaged or of an unknown architecture.
+            ModelLoadError: the file, or a LoRA adapter, is missing, damaged or of an unknown or another architecture.
             UnsupportedError: GPU layers were asked for and no GPU can be used.
             MemoryLimitError: an allocation failed.
             AbortedError: the progress function returned False.
@@ -126,20 +140,28 @@ class Model(Handle):
         """
         chosen = options if options is not None and not keywords else build(ModelOptions, keywords)
         file = Path(path).expanduser()
-        read_model(file)  # a damaged file is refused here, with the reason and the place
-        shape = model_shape(file)
+        parts = read_model(file)  # a damaged file is refused here, with the reason and the place
+        check_hyperparameters(parts[0])
+        shape = model_shape(parts)
+        files = ModelFiles([part.path for part in parts], mapped=chosen.load_mode not in _LOADED_WHOLE)
         b = _native.binding()
         n_gpu_layers = resolve_gpu_layers(chosen.n_gpu_layers, shape.n_layer, shape.weights_bytes)
-        params, keep = _native_params(b, chosen, n_gpu_layers, progress)
+        params, keep = native_model_params(b, chosen, n_gpu_layers, progress)
         out = b.ffi.new("turbo_model **")
         logs.forget()
         status = b.lib.turbo_model_load(os.fsencode(file), params, out)
         del keep
         _native.check(b, status, asked=str(file))
-        logs.drain(b.ffi, b.lib)
         effective = replace(chosen, n_gpu_layers=n_gpu_layers)
-        model = cls(b, out[0], file, effective, shape)
-        _callbacks.raise_parked()
+        # made first of all: from here on it is freed whatever happens
+        model = cls(b, out[0], file, effective, shape, files)
+        try:
+            logs.drain(b.ffi, b.lib)
+            _callbacks.raise_parked()
+            model.lora = load_adapters(model, chosen.lora)
+        except BaseException:
+            model.close()
+            raise
         return model
 
     def context(
@@ -218,7 +240,7 @@ class Model(Handle):
         return f"<Model {self.facts.description!r} {self.path.name}{' closed' if self.closed else ''}>"
 
 
-def _native_params(
+def native_model_params(
     b: _native.Binding, options: ModelOptions, n_gpu_layers: int, progress: Callable[[float], bool | None] | None
 ) -> tuple[Any, list[Any]]:
     """The native parameters, and what must stay alive until the load is over."""

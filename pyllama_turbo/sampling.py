@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _native, errors, logs
 from ._lifetime import Handle
+from .grammar import from_schema
 from .options import SamplingOptions, build
 
 if TYPE_CHECKING:
@@ -46,9 +48,11 @@ class Sampler(Handle):
         processors: called in order before each choice with the tokens so far and the writable logits [n_vocab] of this
             step; they change the logits in place.
         grammar_lazy, triggers: constrain only after a trigger, as `chat.render` asks for tools.
+        grammar_prefix: tokens at the end of every prompt that the grammar describes too.
 
     Attributes:
         seed: the seed in use, drawn if none was given.
+        constrained: whether a grammar shapes the text from its first token on.
 
     Raises:
         OptionError: a value out of range, an unknown sampler name, a grammar that does not parse.
@@ -64,13 +68,18 @@ class Sampler(Handle):
         processors: Sequence[LogitsProcessor] = (),
         grammar_lazy: bool = False,
         triggers: str | None = None,
+        grammar_prefix: Sequence[int] = (),
         **keywords: Any,
     ) -> None:
         chosen = options if options is not None and not keywords else build(SamplingOptions, keywords)
+        if chosen.json_schema is not None:
+            chosen = _with_schema(chosen)
         b = model._binding
         self.options = chosen
+        self.constrained = chosen.grammar is not None and not grammar_lazy
         self.seed = draw_seed() if chosen.seed is None or chosen.seed == -1 else chosen.seed
         self.processors = tuple(processors)
+        self._grammar_prefix = tuple(grammar_prefix)
         params, keep = _native_params(b, chosen, self.seed)
         if triggers is not None:
             keep.append(b.ffi.new("char[]", triggers.encode()))
@@ -118,15 +127,23 @@ class Sampler(Handle):
     def start(self, prompt: Sequence[int]) -> None:
         """Begin a generation: forget everything, then let the penalties see as much of the prompt as they look back."""
         window = max(_HISTORY, self.options.repeat_last_n, self.options.dry_penalty_last_n)
+        prefix = self._grammar_prefix
         with self.lock:
             self.reset()
-            for token in prompt[-window:]:
+            for token in prompt[-window : len(prompt) - len(prefix)]:
                 self.accept(token)
+            for token in prefix:
+                self.accept(token, generated=True)
 
     def reset(self) -> None:
         """Forget history and grammar state."""
         with self.lock:
             _native.check(self._binding, self._binding.lib.turbo_sampler_reset(self.pointer()))
+
+    def grammar_complete(self) -> bool:
+        """Whether the text satisfies the grammar and nothing could follow; False without a grammar."""
+        with self.lock:
+            return bool(self._binding.lib.turbo_sampler_complete(self.pointer()))
 
     def describe(self) -> str:
         """The chain as upstream prints it."""
@@ -135,6 +152,16 @@ class Sampler(Handle):
         with self.lock:
             _native.check(b, b.lib.turbo_sampler_describe(self.pointer(), out))
         return _native.take_text(b, out[0])
+
+
+def _with_schema(options: SamplingOptions) -> SamplingOptions:
+    """The same options with the JSON schema turned into a grammar."""
+    if options.grammar is not None:
+        raise errors.OptionError(
+            "grammar and json_schema were both given", hint="give one of them", asked=options.json_schema
+        )
+    assert options.json_schema is not None
+    return replace(options, grammar=from_schema(options.json_schema), json_schema=None)
 
 
 def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any, list[Any]]:

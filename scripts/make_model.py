@@ -67,7 +67,7 @@ class Shape:
     n_swa: int
 
 
-class _Weights:
+class Weights:
     """Random tensors of one model, scaled so that activations keep unit variance."""
 
     def __init__(self, writer: GGUFWriter, seed: int, weight_type: str) -> None:
@@ -107,6 +107,7 @@ def write_model(
     logit_gain: float = 4.0,
     chat_template: str | None = CHAT_TEMPLATE,
     vocab: bool = True,
+    metadata: Sequence[tuple[str, str | int | float | bool]] = (),
 ) -> Path:
     """Write a tiny random model and return its path; the same arguments give the same bytes.
 
@@ -131,6 +132,7 @@ def write_model(
         logit_gain: standard deviation of the logits.
         chat_template: Jinja text, or None for a model without one.
         vocab: False writes a file without tokenizer data.
+        metadata: further entries, key and value.
 
     Raises:
         ValueError: for shapes that no such model can have.
@@ -142,7 +144,9 @@ def write_model(
     writer = GGUFWriter(path, arch)
     _set_metadata(writer, shape, n_expert_used, rope_freq_base)
     add_vocabulary(writer, n_vocab, chat_template, empty=not vocab)
-    weights = _Weights(writer, seed, weight_type)
+    for key, value in metadata:
+        writer.set(key, value)
+    weights = Weights(writer, seed, weight_type)
     _add_embeddings(weights, shape, logit_gain)
     for i in range(n_layer):
         _add_attention(weights, shape, i, k_bias if i == 0 else 0.0)
@@ -187,7 +191,7 @@ def _set_metadata(w: GGUFWriter, s: Shape, n_expert_used: int, rope_freq_base: f
         w.set(".attention.sliding_window", s.n_swa)
 
 
-def _add_embeddings(weights: _Weights, s: Shape, logit_gain: float) -> None:
+def _add_embeddings(weights: Weights, s: Shape, logit_gain: float) -> None:
     rng = weights.rng
     gain = np.float32(logit_gain / s.n_embd**0.5)
     output = rng.standard_normal((s.n_vocab, s.n_embd), dtype=np.float32) * gain
@@ -202,7 +206,7 @@ def _add_embeddings(weights: _Weights, s: Shape, logit_gain: float) -> None:
     weights.vector("output_norm.weight", s.n_embd)
 
 
-def _add_attention(weights: _Weights, s: Shape, layer: int, k_bias: float) -> None:
+def _add_attention(weights: Weights, s: Shape, layer: int, k_bias: float) -> None:
     p, features = f"blk.{layer}.", ARCHS[s.arch]
     n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
     weights.vector(p + "attn_norm.weight", s.n_embd)
@@ -221,7 +225,7 @@ def _add_attention(weights: _Weights, s: Shape, layer: int, k_bias: float) -> No
         weights.vector(p + "post_attention_norm.weight", s.n_embd)
 
 
-def _add_k_bias(weights: _Weights, name: str, n_kv: int, head_dim: int, outlier: float) -> None:
+def _add_k_bias(weights: Weights, name: str, n_kv: int, head_dim: int, outlier: float) -> None:
     bias = weights.rng.standard_normal(n_kv, dtype=np.float32) * np.float32(0.7)
     if outlier:
         bias[head_dim - 1 :: head_dim] = outlier  # the slowest rotary pair of every head, as real models have it
@@ -229,7 +233,7 @@ def _add_k_bias(weights: _Weights, name: str, n_kv: int, head_dim: int, outlier:
     weights.writer.add(name, bias)
 
 
-def _add_feed_forward(weights: _Weights, s: Shape, layer: int) -> None:
+def _add_feed_forward(weights: Weights, s: Shape, layer: int) -> None:
     p = f"blk.{layer}."
     weights.vector(p + "ffn_norm.weight", s.n_embd)
     suffix = "_exps" if s.n_expert else ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyllama_turbo import Model
 from pyllama_turbo.models import cache_dir
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,18 +39,39 @@ def _load_script(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`tiny_model(head_dim=128, ...)`: path of a random GGUF, arguments as scripts/make_model.py; cached."""
+    """`tiny_model(head_dim=128, ...)`: path of a random GGUF, arguments as scripts/make_model.py; cached.
+
+    `tiny_model(odd="gemma2")` is one of scripts/odd_models.py.
+    """
     folder = tmp_path_factory.mktemp("models")
     written: dict[tuple[tuple[str, Any], ...], Path] = {}
-    script = _load_script("make_model")
+    script, odd_script = _load_script("make_model"), _load_script("odd_models")
 
     def make(**shape: Any) -> Path:
         key = tuple(sorted(shape.items()))
         if key not in written:
-            written[key] = script.write_model(folder / f"tiny{len(written)}.gguf", **shape)
+            path = folder / f"tiny{len(written)}.gguf"
+            odd = shape.pop("odd", None)
+            written[key] = odd_script.write_odd(path, odd) if odd else script.write_model(path, **shape)
         return written[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def open_model(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Model]]:
+    """`open_model(head_dim=128, ...)`: a loaded tiny model, shared by the session; arguments as `tiny_model`."""
+    opened: dict[Path, Model] = {}
+
+    def get(**shape: object) -> Model:
+        path = tiny_model(**shape)
+        if path not in opened:
+            opened[path] = Model.open(path)
+        return opened[path]
+
+    yield get
+    for model in opened.values():
+        model.close()
 
 
 @pytest.fixture(scope="session")

@@ -19,13 +19,13 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
 void turbo_model_free(turbo_model * model);
 int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out);
 int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_layer_facts * out);
+int32_t turbo_model_tensor_buffer(const turbo_model * model, const char * name, char * buf, int32_t size);
 int32_t turbo_model_meta_count(const turbo_model * model);
 int32_t turbo_model_meta_key(const turbo_model * model, int32_t index, char * buf, int32_t size);
 int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * buf, int32_t size);
 
 // LoRA
 int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** out);
-void turbo_lora_free(turbo_lora * lora);
 int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * scales, int32_t n);
 
 // KV types
@@ -86,6 +86,7 @@ void turbo_sampler_free(turbo_sampler * sampler);
 int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t index, int32_t * token);
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated);
 int32_t turbo_sampler_reset(turbo_sampler * sampler);
+int32_t turbo_sampler_complete(const turbo_sampler * sampler);
 int32_t turbo_sampler_describe(const turbo_sampler * sampler, char ** out);
 
 // Chat and structured output

@@ -4,3 +4,4 @@
 #include "shim/turbo_text.h"
 #include "shim/turbo_keys.h"
 #include "shim/turbo_profile.h"
+#include "shim/turbo_state.h"

@@ -191,6 +191,9 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         if (model->model->hparams.vocab_only) {
             return turbo_fail(TURBO_E_UNSUPPORTED, "the model was loaded with vocab_only: it has no weights to run");
         }
+        if (params->pooling_type == LLAMA_POOLING_TYPE_RANK && !model->model->cls && !model->model->cls_out) {
+            return turbo_fail(TURBO_E_UNSUPPORTED, "pooling 'rank' needs a classification head, which this model lacks");
+        }
         turbo_kv_plan plan;
         status = read_plan(*model, *params, plan);
         if (status != TURBO_OK) {
@@ -205,9 +208,8 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         ctx->ctx = llama_init_from_model(model->model, native);
         if (!ctx->ctx) {
             const std::string reason = turbo_log_reason();
-            const bool memory = reason.find("alloc") != std::string::npos || reason.find("memory") != std::string::npos;
-            return turbo_fail(memory ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED, "cannot create the context: %s",
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED,
+                              "cannot create the context: %s", reason.empty() ? "no reason given" : reason.c_str());
         }
         const llama_cparams & cparams = ctx->ctx->get_cparams();
         ctx->model = model;
@@ -246,7 +248,8 @@ int32_t turbo_context_get_facts(const turbo_context * ctx, turbo_context_facts *
         out->n_seq_max = ctx->n_seq_max;
         out->n_threads = cparams.n_threads;
         out->n_threads_batch = cparams.n_threads_batch;
-        out->n_embd_out = llama_model_n_embd_out(m);
+        const bool ranks = cparams.pooling_type == LLAMA_POOLING_TYPE_RANK;
+        out->n_embd_out = ranks ? (int32_t) llama_model_n_cls_out(m) : llama_model_n_embd_out(m);
         out->pooling_type = cparams.pooling_type;
         out->flash_attn = cparams.flash_attn;
         out->kv_unified = cparams.kv_unified;

@@ -11,14 +11,15 @@
 #include <string>
 #include <vector>
 
+struct turbo_lora {
+    llama_adapter_lora * adapter = nullptr;
+};
+
 struct turbo_model {
     llama_model * model = nullptr;
     const llama_vocab * vocab = nullptr;
     int32_t n_vocab = 0;
-};
-
-struct turbo_lora {
-    llama_adapter_lora * adapter = nullptr;
+    std::vector<std::unique_ptr<turbo_lora>> loras;
 };
 
 struct turbo_context {

@@ -1,8 +1,6 @@
-// Cache content: sequences, positions, and saved state.
-#include "bounded.h"
+// Cache content: sequences and positions. Saved state is in state.cpp.
 #include "handles.h"
 #include "kv_access.h"
-#include "log_ring.h"
 
 #include "llama-context.h"
 #include "llama-model.h"
@@ -11,7 +9,6 @@
 #include "ggml.h"
 
 #include <algorithm>
-#include <string>
 
 namespace {
 
@@ -29,18 +26,6 @@ int32_t check_seq(const turbo_context * ctx, int32_t seq, int32_t lowest) {
     return check_memory(ctx);
 }
 
-// Runs a state function that returns a byte count, 0 for failure.
-template <typename F> int64_t state_call(const char * what, F && f) {
-    int64_t bytes = 0;
-    const turbo_abort_scope scope;
-    turbo_log_mark();
-    const int32_t status = turbo_guard(what, [&]() -> int32_t {
-        bytes = (int64_t) f();
-        return bytes > 0 ? TURBO_OK : turbo_fail(TURBO_E_STATE, "%s: %s", what, turbo_log_reason().c_str());
-    });
-    return status == TURBO_OK ? bytes : status;
-}
-
 }  // namespace
 
 bool turbo_can_shift(const turbo_context & ctx) {
@@ -48,10 +33,9 @@ bool turbo_can_shift(const turbo_context & ctx) {
     if (!memory || !llama_memory_can_shift(memory)) {
         return false;
     }
-    // Upstream aborts when it shifts a cache without layers, as a model has whose layers all use a sliding window.
     const auto caches = turbo_kv_caches(memory);
     return !caches.empty() && std::all_of(caches.begin(), caches.end(), [](const turbo_kv_cache_ref & ref) {
-        return turbo_kv_access::count(*ref.cache) > 0;
+        return turbo_kv_access::can_turn(*ref.cache);
     });
 }
 
@@ -92,7 +76,12 @@ int32_t turbo_seq_cp(turbo_context * ctx, int32_t src, int32_t dst, int32_t p0, 
 int32_t turbo_seq_keep(turbo_context * ctx, int32_t seq) {
     const int32_t status = check_seq(ctx, seq, 0);
     return status != TURBO_OK ? status : turbo_guard("seq_keep", [&] {
-        llama_memory_seq_keep(llama_get_memory(ctx->ctx), seq);
+        // llama.cpp's own seq_keep looks at the stream of `seq` only, and leaves sequences of other streams.
+        for (int32_t other = 0; other < ctx->n_seq_max; other++) {
+            if (other != seq) {
+                llama_memory_seq_rm(llama_get_memory(ctx->ctx), other, -1, -1);
+            }
+        }
         return (int32_t) TURBO_OK;
     });
 }
@@ -116,44 +105,5 @@ int32_t turbo_seq_range(turbo_context * ctx, int32_t seq, int32_t * first, int32
         *first = llama_memory_seq_pos_min(llama_get_memory(ctx->ctx), seq);
         *last = llama_memory_seq_pos_max(llama_get_memory(ctx->ctx), seq);
         return (int32_t) TURBO_OK;
-    });
-}
-
-int64_t turbo_state_size(turbo_context * ctx, int32_t seq) {
-    const int32_t status = check_seq(ctx, seq, -1);
-    return status != TURBO_OK ? status : state_call("state_size", [&] {
-        return seq < 0 ? llama_state_get_size(ctx->ctx) : llama_state_seq_get_size(ctx->ctx, seq);
-    });
-}
-
-int64_t turbo_state_get(turbo_context * ctx, int32_t seq, void * dst, int64_t bytes) {
-    const int64_t need = turbo_state_size(ctx, seq);
-    if (need < 0) {
-        return need;
-    }
-    if (!dst || bytes < need) {
-        return turbo_fail(TURBO_E_ARGUMENT, "the state takes %lld bytes, the buffer has %lld", (long long) need,
-                          (long long) bytes);
-    }
-    return state_call("state_get", [&] {
-        uint8_t * to = static_cast<uint8_t *>(dst);
-        return seq < 0 ? llama_state_get_data(ctx->ctx, to, (size_t) bytes)
-                       : llama_state_seq_get_data(ctx->ctx, to, (size_t) bytes, seq);
-    });
-}
-
-int64_t turbo_state_set(turbo_context * ctx, int32_t seq, const void * src, int64_t bytes) {
-    const int32_t status = check_seq(ctx, seq, -1);
-    if (status != TURBO_OK) {
-        return status;
-    }
-    if (!src || bytes <= 0) {
-        return turbo_fail(TURBO_E_ARGUMENT, "the saved state is empty");
-    }
-    ctx->n_outputs = 0;
-    return state_call("state_set", [&] {
-        const uint8_t * from = static_cast<const uint8_t *>(src);
-        return seq < 0 ? llama_state_set_data(ctx->ctx, from, (size_t) bytes)
-                       : llama_state_seq_set_data(ctx->ctx, from, (size_t) bytes, seq);
     });
 }

@@ -1,4 +1,4 @@
-// Loading a model and freeing it; LoRA adapters.
+// Loading a model and freeing it.
 #include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
@@ -6,7 +6,6 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -155,8 +154,8 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
                 return turbo_fail(TURBO_E_ABORTED, "loading '%s' was cancelled", path);
             }
             const std::string reason = turbo_log_reason();
-            return turbo_fail(TURBO_E_LOAD, "cannot load '%s': %s", path,
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_LOAD, "cannot load '%s': %s",
+                              path, reason.empty() ? "no reason given" : reason.c_str());
         }
         auto model = std::make_unique<turbo_model>();
         model->model = loaded;
@@ -169,46 +168,7 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
 
 void turbo_model_free(turbo_model * model) {
     if (model) {
-        llama_model_free(model->model);
+        llama_model_free(model->model);  // and its LoRA adapters
         delete model;
     }
-}
-
-int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** out) {
-    *out = nullptr;
-    return turbo_guard("lora_load", [&]() -> int32_t {
-        turbo_log_mark();
-        llama_adapter_lora * adapter = llama_adapter_lora_init(model->model, path);
-        if (!adapter) {
-            return turbo_fail(TURBO_E_LOAD, "cannot load the LoRA adapter '%s': %s", path, turbo_log_reason().c_str());
-        }
-        *out = new turbo_lora{ adapter };
-        return TURBO_OK;
-    });
-}
-
-void turbo_lora_free(turbo_lora * lora) {
-    if (lora) {
-        llama_adapter_lora_free(lora->adapter);
-        delete lora;
-    }
-}
-
-int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * scales, int32_t n) {
-    return turbo_guard("lora_set", [&]() -> int32_t {
-        std::vector<llama_adapter_lora *> adapters;
-        std::vector<float> weights;
-        for (int32_t i = 0; i < n; i++) {
-            if (!std::isfinite(scales[i])) {
-                return turbo_fail(TURBO_E_ARGUMENT, "scale %d of the LoRA adapters is not a finite number", i);
-            }
-            adapters.push_back(loras[i]->adapter);
-            weights.push_back(scales[i]);
-        }
-        if (llama_set_adapters_lora(ctx->ctx, adapters.data(), adapters.size(), weights.data()) != 0) {
-            return turbo_fail(TURBO_E_UNSUPPORTED, "the context refused the LoRA adapters: %s",
-                              turbo_log_reason().c_str());
-        }
-        return TURBO_OK;
-    });
 }

@@ -5,6 +5,8 @@
 #include "llama-ext.h"
 #include "llama-model.h"
 
+#include "ggml-backend.h"
+
 #include <cstring>
 #include <string>
 
@@ -98,6 +100,15 @@ int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_la
             turbo_copy_name(out->device, sizeof(out->device), dev ? ggml_backend_dev_name(dev) : "CPU");
         }
         return (int32_t) TURBO_OK;
+    });
+}
+
+int32_t turbo_model_tensor_buffer(const turbo_model * model, const char * name, char * buf, int32_t size) {
+    return turbo_guard("tensor_buffer", [&]() -> int32_t {
+        const ggml_tensor * tensor = model->model->get_tensor(name);
+        const bool placed = tensor && tensor->buffer;
+        return turbo_copy_text(placed ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "", buf,
+                               size);
     });
 }
 

@@ -6,8 +6,10 @@
 
 #include "common.h"
 #include "json.h"
+#include "llama-grammar.h"
 #include "sampling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -15,9 +17,22 @@
 #include <string>
 #include <vector>
 
+namespace {
+
+struct grammar_deleter {
+    void operator()(llama_grammar * grammar) { llama_grammar_free_impl(grammar); }
+};
+
+}  // namespace
+
 struct turbo_sampler {
     common_sampler_ptr sampler;
+    common_params_sampling params;
+    const turbo_model * model = nullptr;
     int32_t n_vocab = 0;
+    // A second copy of the grammar's state: common's is private, and here it tells whether the text is complete.
+    std::unique_ptr<llama_grammar, grammar_deleter> grammar;
+    bool grammar_moved = false;  // generated tokens were accepted since it began
 };
 
 namespace {
@@ -158,21 +173,56 @@ void fill_numbers(const turbo_sampler_params & p, common_params_sampling & out) 
     out.no_perf = p.no_perf;
 }
 
-int32_t make_sampler(const turbo_model & model, common_params_sampling & sampling, turbo_sampler ** out) {
+int32_t make_chain(turbo_sampler & sampler) {
     turbo_log_mark();
-    auto sampler = std::make_unique<turbo_sampler>();
     try {
-        sampler->sampler.reset(common_sampler_init(model.model, sampling));
+        common_params_sampling params = sampler.params;  // common may change what it is given
+        sampler.sampler.reset(common_sampler_init(sampler.model->model, params));
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception & error) {
         return turbo_fail(TURBO_E_ARGUMENT, "%s: %s", error.what(), turbo_log_reason().c_str());
     }
-    if (!sampler->sampler) {
+    if (!sampler.sampler) {
         return turbo_fail(TURBO_E_ARGUMENT, "the sampler was refused: %s", turbo_log_reason().c_str());
     }
-    sampler->n_vocab = model.n_vocab;
-    *out = sampler.release();
+    sampler.grammar.reset();
+    sampler.grammar_moved = false;
+    const std::string & text = sampler.params.grammar.grammar;
+    if (!text.empty() && !sampler.params.grammar_lazy) {
+        sampler.grammar.reset(llama_grammar_init_impl(sampler.model->vocab, text.c_str(), "root", false, nullptr, 0,
+                                                      nullptr, 0));
+    }
+    return TURBO_OK;
+}
+
+// Makes the chain and the grammar's state anew from sampler.params. Expanding a grammar recurses and allocates as it says.
+int32_t begin(turbo_sampler & sampler) {
+    const std::string & grammar = sampler.params.grammar.grammar;
+    if (grammar.empty()) {
+        return make_chain(sampler);
+    }
+    return turbo_bounded("the grammar", turbo_text_budget(grammar.size()), [&] { return make_chain(sampler); });
+}
+
+bool can_end(const llama_grammar & grammar) {
+    return std::any_of(grammar.stacks.begin(), grammar.stacks.end(), [](const auto & stack) { return stack.empty(); });
+}
+
+// Accepts a token; one that ends the text too early would make llama.cpp's grammar abort the process.
+int32_t accept(turbo_sampler & sampler, int32_t token, bool generated) {
+    const bool constrained = generated && sampler.grammar;
+    const bool ends = constrained && llama_vocab_is_eog(sampler.model->vocab, token);
+    if (ends && !can_end(*sampler.grammar)) {
+        return turbo_fail(TURBO_E_ARGUMENT, "no token of the vocabulary fits the grammar here");
+    }
+    common_sampler_accept(sampler.sampler.get(), token, generated);
+    if (constrained) {
+        sampler.grammar_moved = true;
+        if (!ends) {
+            llama_grammar_accept_impl(*sampler.grammar, token);
+        }
+    }
     return TURBO_OK;
 }
 
@@ -227,8 +277,16 @@ int32_t turbo_sampler_new(const turbo_model * model, const turbo_sampler_params 
         }
         fill_numbers(*params, sampling);
         fill_breakers(*params, sampling);
-        const auto make = [&] { return make_sampler(*model, sampling, out); };
-        return params->grammar ? turbo_bounded("the grammar", turbo_text_budget(strlen(params->grammar)), make) : make();
+        auto sampler = std::make_unique<turbo_sampler>();
+        sampler->params = std::move(sampling);
+        sampler->model = model;
+        status = begin(*sampler);
+        if (status != TURBO_OK) {
+            return status;
+        }
+        sampler->n_vocab = model->n_vocab;
+        *out = sampler.release();
+        return TURBO_OK;
     });
 }
 
@@ -245,8 +303,7 @@ int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t
     return turbo_guard("sampler_next", [&] {
         // llama.cpp counts rows from the end when the index is negative
         *token = common_sampler_sample(sampler->sampler.get(), ctx->ctx, row - rows);
-        common_sampler_accept(sampler->sampler.get(), *token, true);
-        return (int32_t) TURBO_OK;
+        return accept(*sampler, *token, true);
     });
 }
 
@@ -254,17 +311,26 @@ int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool genera
     if (token < 0 || token >= sampler->n_vocab) {
         return turbo_fail(TURBO_E_ARGUMENT, "token %d is outside the vocabulary of %d", token, sampler->n_vocab);
     }
-    return turbo_guard("sampler_accept", [&] {
-        common_sampler_accept(sampler->sampler.get(), token, generated);
-        return (int32_t) TURBO_OK;
-    });
+    return turbo_guard("sampler_accept", [&] { return accept(*sampler, token, generated); });
 }
 
 int32_t turbo_sampler_reset(turbo_sampler * sampler) {
     return turbo_guard("sampler_reset", [&] {
+        // common's own reset leaves the grammar where it is; a lazy one has no second copy to ask
+        if (sampler->grammar_moved || sampler->params.grammar_lazy) {
+            return begin(*sampler);
+        }
         common_sampler_reset(sampler->sampler.get());
         return (int32_t) TURBO_OK;
     });
+}
+
+int32_t turbo_sampler_complete(const turbo_sampler * sampler) {
+    if (!sampler->grammar || sampler->grammar->partial_utf8.n_remain > 0) {
+        return 0;
+    }
+    const llama_grammar_stacks & stacks = sampler->grammar->stacks;
+    return std::all_of(stacks.begin(), stacks.end(), [](const auto & stack) { return stack.empty(); });
 }
 
 int32_t turbo_sampler_describe(const turbo_sampler * sampler, char ** out) {

@@ -153,17 +153,19 @@ TURBO_API int32_t turbo_model_load(const char * path, const turbo_model_params *
 TURBO_API void turbo_model_free(turbo_model * model);
 TURBO_API int32_t turbo_model_get_facts(const turbo_model * model, turbo_model_facts * out);
 TURBO_API int32_t turbo_model_get_layer(const turbo_model * model, int32_t layer, turbo_layer_facts * out);
+// Kind of buffer that holds a weight ("CPU", "CPU_REPACK"), or would hold it in a model loaded with no_alloc; "" for a
+// name that is none. Returns the bytes it needs.
+TURBO_API int32_t turbo_model_tensor_buffer(const turbo_model * model, const char * name, char * buf, int32_t size);
 
 // GGUF metadata: scalars as text, arrays are left out. Returns the bytes the value needs, or a negative status.
 TURBO_API int32_t turbo_model_meta_count(const turbo_model * model);
 TURBO_API int32_t turbo_model_meta_key(const turbo_model * model, int32_t index, char * buf, int32_t size);
 TURBO_API int32_t turbo_model_meta_value(const turbo_model * model, int32_t index, char * buf, int32_t size);
 
-// LoRA adapters: loaded once per model, set per context with one scale each (n = 0 removes all).
+// LoRA adapters: loaded once per model, which frees them; set per context with one scale each (n = 0 removes all).
 typedef struct turbo_lora turbo_lora;
 typedef struct turbo_context turbo_context;
 TURBO_API int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** out);
-TURBO_API void turbo_lora_free(turbo_lora * lora);
 TURBO_API int32_t turbo_lora_set(turbo_context * ctx, turbo_lora ** loras, const float * scales, int32_t n);
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ typedef struct turbo_context_facts {
     int32_t n_seq_max;
     int32_t n_threads;
     int32_t n_threads_batch;
-    int32_t n_embd_out;       // length of one embedding
+    int32_t n_embd_out;       // length of one embedding; with pooling_type 4, number of scores
     int32_t pooling_type;
     bool flash_attn;
     bool kv_unified;

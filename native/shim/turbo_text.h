@@ -94,7 +94,9 @@ TURBO_API void turbo_sampler_free(turbo_sampler * sampler);
 TURBO_API int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t index, int32_t * token);
 // Tells the sampler of a token it did not choose. generated = false leaves the grammar alone (prompt tokens).
 TURBO_API int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated);
-TURBO_API int32_t turbo_sampler_reset(turbo_sampler * sampler);
+TURBO_API int32_t turbo_sampler_reset(turbo_sampler * sampler);  // forgets history, random numbers, grammar state
+// 1 if the text satisfies the grammar and no further token would, else 0 (also without a grammar, or a lazy one).
+TURBO_API int32_t turbo_sampler_complete(const turbo_sampler * sampler);
 // The chain as text, for reports.
 TURBO_API int32_t turbo_sampler_describe(const turbo_sampler * sampler, char ** out);
 

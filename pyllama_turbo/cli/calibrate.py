@@ -38,8 +38,9 @@ def command(model: str, file: str | None, out: str | None, threads: int, as_json
     with load_model(path, **given(values, ModelOptions)) as opened:
         with progress("measuring mean keys") as update:
             means = calibrate(opened, text=text, n_threads=threads, progress=update)
-        target = Path(out) if out else sidecar(path)
-        save(means, target, path)
+        owner = opened.files.fingerprint
+        target = Path(out) if out else sidecar(owner)
+        save(means, target, owner)
     if as_json:
         print_json(_facts(means, target))
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # the helper module, whatever py
 def native_library() -> _native.Binding:
     """These tests need the library: without it they fail, they are not skipped."""
     return _native.binding()
-
-
-@pytest.fixture(scope="session")
-def open_model(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Model]]:
-    """`open_model(head_dim=128, ...)`: a loaded tiny model, shared by the session."""
-    opened: dict[Path, Model] = {}
-
-    def get(**shape: object) -> Model:
-        path = tiny_model(**shape)
-        if path not in opened:
-            opened[path] = Model.open(path)
-        return opened[path]
-
-    yield get
-    for model in opened.values():
-        model.close()
 
 
 @pytest.fixture(scope="session")

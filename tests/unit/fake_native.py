@@ -83,6 +83,7 @@ class FakeLib:
         self.fail_decode: Callable[[int], int] = lambda n: 0
         self.abort = 0
         self.state = b"state"
+        self.types = ["turbo3_64", "turbo3_64"]
         self._logits = ffi.new("float[]", N_VOCAB * 64)
         self._rows = 0
         self._texts: list[Any] = []
@@ -112,8 +113,7 @@ class FakeLib:
         return 0
 
     def turbo_build_info(self) -> Any:
-        self._texts.append(self.ffi.new("char[]", b'{"kv_format":1,"codebook_hash":"00","upstream_commit":"x"}'))
-        return self._texts[-1]
+        return self.give('{"kv_format":1,"codebook_hash":"00","upstream_commit":"x","digest":"d"}')
 
     def give(self, text: str) -> Any:
         self._texts.append(self.ffi.new("char[]", text.encode()))
@@ -148,8 +148,8 @@ class FakeLib:
             row.k_values = row.v_values = 128 * self.n_ctx
             row.k_bytes = row.v_bytes = 52 * self.n_ctx
             for field, text in (
-                ("type_k", "turbo3_64"),
-                ("type_v", "turbo3_64"),
+                ("type_k", self.types[0]),
+                ("type_v", self.types[1]),
                 ("buffer_k", "CPU"),
                 ("buffer_v", "CPU"),
             ):
@@ -211,6 +211,8 @@ class FakeLib:
     def turbo_context_new(self, model: Any, params: Any, out: Any) -> int:
         out[0] = self.ffi.cast("turbo_context *", 2)
         self.n_batch = params.n_batch
+        names = [self.ffi.string(name).decode() for name in (params.type_k, params.type_v)]
+        self.types = [f"{name}_64" if name.startswith("turbo") else name for name in names]
         return 0
 
     def turbo_context_free(self, ctx: Any) -> None:
@@ -275,6 +277,10 @@ class FakeLib:
         self.cells.clear()
         return 0
 
+    def turbo_kv_get_identity(self, ctx: Any, row: Any) -> int:
+        row.rope_freq_base, row.n_stream = 10000.0, 1
+        return 0
+
     def turbo_state_size(self, ctx: Any, seq: int) -> int:
         return len(self.state)
 
@@ -310,6 +316,9 @@ class FakeLib:
 
     def turbo_sampler_accept(self, sampler: Any, token: int, generated: bool) -> int:
         self.calls.append(("accept", token))
+        return 0
+
+    def turbo_sampler_complete(self, sampler: Any) -> int:
         return 0
 
     def turbo_sampler_next(self, sampler: Any, ctx: Any, row: int, token: Any) -> int:

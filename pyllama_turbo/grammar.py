@@ -17,9 +17,7 @@ def from_schema(schema: str | dict[str, Any]) -> str:
             makes a grammar that is out of proportion.
     """
     b = _native.binding()
-    text = (
-        _native.c_text(schema, "the schema") if isinstance(schema, str) else _native.c_json(schema, "the schema")
-    )
+    text = _native.c_text(schema, "the schema") if isinstance(schema, str) else _native.c_json(schema, "the schema")
     out = b.ffi.new("char **")
     _native.check(b, b.lib.turbo_schema_to_grammar(text, out), asked=schema)
     return _native.take_text(b, out[0])

@@ -58,7 +58,6 @@ def environment(library: Path) -> dict[str, str]:
 def figures(log: str) -> dict[str, int]:
     """Executions, edges and peak memory from libFuzzer's output."""
     edges = re.findall(r"\bcov: (\d+) ft: (\d+)", log)
-    counters = [int(n) for n in re.findall(r"Loaded \d+ modules\s+\((\d+) inline 8-bit counters\)", log)]
 
     def stat(name: str) -> int:
         found = re.search(rf"^stat::{name}:\s*(\d+)", log, re.MULTILINE)
@@ -68,7 +67,6 @@ def figures(log: str) -> dict[str, int]:
         "executions": stat("number_of_executed_units"),
         "edges": int(edges[-1][0]) if edges else 0,
         "features": int(edges[-1][1]) if edges else 0,
-        "instrumented_edges": max(counters, default=0),
         "peak_rss_mib": stat("peak_rss_mb"),
     }
 

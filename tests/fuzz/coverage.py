@@ -16,7 +16,9 @@ with atheris.instrument_imports(include=["pyllama_turbo"], enable_loader_overrid
 
 def main() -> None:
     """Give the process to libFuzzer."""
-    target = TARGETS[sys.argv.pop(1)]
+    name = sys.argv.pop(1)
+    sys.argv[0] = f"{sys.executable} {__file__} {name}"  # libFuzzer runs itself again, by its shell, to merge
+    target = TARGETS[name]
 
     def one(data: bytes) -> None:
         attempt(target, data)

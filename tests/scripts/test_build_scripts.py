@@ -15,19 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GB = 1 << 30
 VERBS = [
     *("help", "fetch", "build", "demo", "test", "build-and-test", "lint", "types", "wheel", "sdist", "doctor"),
-    *(
-        "clean",
-        "distclean",
-        "check-cuda",
-        "test-gpu",
-        "bench-gpu",
-        "bench-kernels",
-        "results",
-        "fuzz",
-        "sanitize",
-        "soak",
-        "lock",
-    ),
+    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results", "reference"),
+    *("fuzz", "sanitize", "soak", "lock"),
 ]
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "native" / "build" / "sanitize"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -Wno-error"
 FATTN_CASES = "60"  # random shapes a path
-OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1"
+OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:quarantine_size_mb=32"
 
 
 def build() -> None:

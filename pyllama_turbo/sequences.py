@@ -211,8 +211,9 @@ class Sequences:
         self._tokens[seq] = (known + part)[: self.range(seq)[1] + 1]
 
     def shared_prefix(self, seq: int, wanted: list[int]) -> int:
-        """Tokens at the start of `wanted`, its last excluded, that the sequence holds as far as is known."""
-        return self._shared(self._tokens.get(seq) or [], wanted)
+        """Tokens at the start of `wanted`, its last excluded, that the sequence holds and that may be reused."""
+        shared = self._shared(self._tokens.get(seq) or [], wanted)
+        return min(shared, self._exact.get(seq, shared))
 
     def keep_prefix(self, seq: int, wanted: list[int]) -> int:
         """Cut a sequence back to the longest start it shares with `wanted`, all but the last token; returns its length.

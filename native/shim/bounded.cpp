@@ -82,9 +82,10 @@ struct job {
 
 int32_t run_within(const job & j, const char * stack_top) {
     account a = { *j.budget, thread_cpu_ns() + j.budget->cpu_ms * 1000000, stack_top };
+    account * outer = current;
     current = &a;
     const int32_t status = turbo_guard(j.what, *j.f);
-    current = nullptr;
+    current = outer;
     if (status < 0 && a.met) {  // llama.cpp may have caught the exception and thrown one of its own
         return turbo_fail(TURBO_E_ARGUMENT, "%s %s", j.what, a.met);
     }
@@ -193,6 +194,12 @@ bool turbo_nests_too_deeply(const char * text) {
 int32_t turbo_bounded(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f) {
     job j = { what, &budget, &f, TURBO_E_INTERNAL, "" };
     return run_on_thread(j, STACK_BYTES);
+}
+
+int32_t turbo_within(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f) {
+    const job j = { what, &budget, &f, TURBO_E_INTERNAL, "" };
+    const char top = 0;
+    return run_within(j, &top);
 }
 
 int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<int32_t()> & f) {

@@ -46,6 +46,9 @@ turbo_budget turbo_text_budget(size_t bytes);
 // TURBO_E_ARGUMENT if a bound was met. The thread's last error becomes the caller's.
 int32_t turbo_bounded(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f);
 
+// As turbo_bounded, but on the calling thread: for steps that are many and short.
+int32_t turbo_within(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f);
+
 // Runs f on a thread of its own with a stack of `stack_bytes`, under turbo_guard: for recursion whose depth is known to be
 // proportional to a text's length. Memory is taken only as far as the recursion reaches.
 int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<int32_t()> & f);

@@ -19,6 +19,9 @@
 
 namespace {
 
+// Of one token under a grammar: an ambiguous one keeps every way to read the text so far.
+constexpr turbo_budget TOKEN_BUDGET = { 1ll << 30, 10000 };
+
 struct grammar_deleter {
     void operator()(llama_grammar * grammar) { llama_grammar_free_impl(grammar); }
 };
@@ -300,11 +303,16 @@ int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t
     if (row < 0 || row >= rows) {
         return turbo_fail(TURBO_E_ARGUMENT, "logit row %d, the last decode has %d", index, rows);
     }
-    return turbo_guard("sampler_next", [&] {
+    const auto next = [&] {
         // llama.cpp counts rows from the end when the index is negative
         *token = common_sampler_sample(sampler->sampler.get(), ctx->ctx, row - rows);
         return accept(*sampler, *token, true);
-    });
+    };
+    if (sampler->params.grammar.grammar.empty()) {
+        return turbo_guard("sampler_next", next);
+    }
+    sampler->grammar_moved = true;  // also where a bound stops it halfway
+    return turbo_within("the grammar", TOKEN_BUDGET, next);
 }
 
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated) {

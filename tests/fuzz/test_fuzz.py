@@ -20,12 +20,17 @@ MAX_GROWTH_MIB = 320.0  # of peak memory over what models, contexts and seeds to
 CORPUS_KIB = 200
 
 
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script of this folder in a process of its own."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(FUZZ.parents[1]), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-X", "faulthandler", str(FUZZ / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
+
+
 @pytest.mark.parametrize("name", [*("gguf", "model", "state", "grammar", "schema", "template", "answer", "tokenizer")])
 def test_hostile_input_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    file = Path(tmp_path / "input")
-    command = [sys.executable, "-X", "faulthandler", str(FUZZ / "fuzz_slice.py"), name, str(SECONDS), "7", str(file)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(FUZZ.parents[1]), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=env, check=False)
+    file = tmp_path / "input"
+    done = run("fuzz_slice.py", name, str(SECONDS), "7", str(file))
     shown = file.read_bytes()[:2000] if file.exists() else b""
     assert done.returncode == 0, f"{name} ended with {done.returncode} on {shown!r} ({file})\n{done.stderr[-4000:]}"
     figures = json.loads(done.stdout.splitlines()[-1])
@@ -33,6 +38,15 @@ def test_hostile_input_is_refused_by_name(name: str, tmp_path: Path) -> None:
     outcomes = figures["outcomes"]
     assert sum(outcomes.values()) > figures["seeds"] + figures["replayed"] + 20
     assert figures["peak_mib"] - figures["settled_mib"] < MAX_GROWTH_MIB, figures
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_every_metadata_value_can_be_wrong(arch: str, tmp_path: Path) -> None:
+    done = run("header_grid.py", arch, str(tmp_path / "change"))
+    assert done.returncode == 0, f"{(tmp_path / 'change').read_text()}\n{done.stderr[-4000:]}"
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert sum(outcomes.values()) > 250
+    assert outcomes["GGUFError"] > 20 and outcomes["ModelLoadError"] > 20 and outcomes["accepted"] > 20
 
 
 def test_the_corpus_is_there_and_small() -> None:

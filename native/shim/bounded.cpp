@@ -42,10 +42,14 @@ int64_t thread_cpu_ns() {
     return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+// Not the address of a local variable: sanitizers keep those elsewhere.
+const char * stack_pointer() {
+    return static_cast<const char *>(__builtin_frame_address(0));
+}
+
 // The bound that this allocation passes, or nullptr.
 const char * over(account & a, size_t bytes) {
-    const char here = 0;
-    if ((size_t) (a.stack_top - &here) > STACK_LIMIT_BYTES) {
+    if ((size_t) (a.stack_top - stack_pointer()) > STACK_LIMIT_BYTES) {
         return "is nested too deeply";
     }
     if (bytes > (size_t) std::max<int64_t>(a.left.heap_bytes, 0)) {
@@ -95,8 +99,7 @@ int32_t run_within(const job & j, const char * stack_top) {
 void * run_job(void * data) {
     job & j = *static_cast<job *>(data);
     const turbo_abort_scope scope;
-    const char top = 0;
-    j.status = j.budget ? run_within(j, &top) : turbo_guard(j.what, *j.f);
+    j.status = j.budget ? run_within(j, stack_pointer()) : turbo_guard(j.what, *j.f);
     if (j.status < 0) {
         turbo_guard(j.what, [&] {
             j.error = turbo_last_error();
@@ -198,8 +201,7 @@ int32_t turbo_bounded(const char * what, const turbo_budget & budget, const std:
 
 int32_t turbo_within(const char * what, const turbo_budget & budget, const std::function<int32_t()> & f) {
     const job j = { what, &budget, &f, TURBO_E_INTERNAL, "" };
-    const char top = 0;
-    return run_within(j, &top);
+    return run_within(j, stack_pointer());
 }
 
 int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<int32_t()> & f) {

@@ -20,6 +20,9 @@ def main() -> None:
     sys.argv[0] = f"{sys.executable} {__file__} {name}"  # libFuzzer runs itself again, by its shell, to merge
     target = TARGETS[name]
 
+    for seed in target.seeds():  # else the run would fuzz nothing behind the first check
+        target.run(seed)
+
     def one(data: bytes) -> None:
         attempt(target, data)
 

@@ -84,7 +84,7 @@ def test_the_soak_ends_at_a_difference(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_recorded_soak_was_long_and_flat() -> None:
     record = json.loads((fuzz.ROOT / "docs" / "results" / "soak.json").read_text(encoding="utf-8"))
-    assert record["minutes"] >= 20 and record["flat"] and record["steps_equal"] > 1000
+    assert record["minutes"] >= 20 and record["flat"] and record["steps_equal"] > 500
 
 
 def test_third_parties_are_all_named() -> None:

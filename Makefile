@@ -2,6 +2,7 @@
 #
 # Variables: BACKEND=auto|cpu|cuda  ARCH=86 (CUDA; default: this machine's GPU)  JOBS=N (default: bounded by memory)
 #            GRAPHS=off (leave CUDA graphs out)  PYTHON=python3  VENV=.venv (used unless a virtual environment is active)  ARGS="..." (for pytest, demo)
+#            SECONDS=60 (of `fuzz`, a target; of `soak`)
 
 PYTHON  ?= python3
 BACKEND ?= auto
@@ -9,6 +10,7 @@ ARCH    ?=
 VENV    ?= .venv
 JOBS    ?= $(shell $(PYTHON) scripts/jobs.py $(CHOSEN))
 ARGS    ?=
+SECONDS ?= 60
 
 ENV   := $(or $(VIRTUAL_ENV),$(VENV))
 PY    := $(ENV)/bin/python
@@ -25,7 +27,7 @@ PIP    := $(PY) -m pip --disable-pip-version-check
 OWN    := --no-build-isolation --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch build demo test build-and-test lint types reference wheel sdist doctor check-cuda test-gpu bench-gpu bench-kernels results clean distclean
+.PHONY: help fetch build demo test build-and-test lint types reference wheel sdist doctor check-cuda test-gpu bench-gpu bench-kernels results fuzz sanitize soak lock clean distclean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +78,18 @@ results: ## Draw docs/results from its records
 
 bench-gpu: build ## Measure the published GPU numbers on this machine: speed, phases, launches, switches
 	@$(PY) scripts/gpu_bench.py $(ARGS)
+
+fuzz: ## Fuzz every reader of hostile input with coverage, SECONDS a target (needs clang)
+	@$(SETUP) fuzz && $(PY) scripts/fuzz.py --seconds $(SECONDS) $(ARGS)
+
+sanitize: ## Run the native tests with AddressSanitizer and UBSan
+	@$(SETUP) test && $(PY) scripts/sanitize.py $(ARGS)
+
+soak: build ## Compare SECONDS of mixed work with fresh processes
+	@$(PY) scripts/soak.py --seconds $(SECONDS) $(ARGS)
+
+lock: ## Write requirements.lock anew (ARGS="python3.10 python3.11 ..." names the interpreters)
+	@$(PYTHON) scripts/make_lock.py $(ARGS)
 
 clean: ## Remove build results
 	@rm -rf native/build dist .pytest_cache .mypy_cache .ruff_cache && find . -name __pycache__ -type d -prune -exec rm -rf {} +

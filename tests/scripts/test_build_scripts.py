@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GB = 1 << 30
 VERBS = [
     *("help", "fetch", "build", "demo", "test", "build-and-test", "lint", "types", "wheel", "sdist", "doctor"),
-    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results"),
+    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results", "reference"),
+    *("fuzz", "sanitize", "soak", "lock"),
 ]
 
 
@@ -66,6 +68,78 @@ def test_build_tools_are_installed_only_where_they_lack(monkeypatch: pytest.Monk
     assert setup_env.tools() == ["cmake>=3.25"]
     have(None)
     assert setup_env.tools() == ["cmake>=3.25", "ninja"]
+
+
+LOCK = """# Written by
+# Pythons: 3.10 3.11
+# base
+cffi==2.1.1 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+# tools
+cmake==4.4 \\
+    --hash=sha256:cc
+# tools
+ninja==1.13 \\
+    --hash=sha256:dd
+# base test
+pygments==2.1 ; python_version == "3.10" \\
+    --hash=sha256:ee
+# dev
+ruff==0.9 \\
+    --hash=sha256:ff
+"""
+
+
+def test_the_lock_gives_what_was_asked_for() -> None:
+    def names(*extras: str, tools: list[str]) -> list[str]:
+        chosen = setup_env.locked(LOCK, "3.11", list(extras), tools)
+        assert chosen is not None
+        return [line.split("==")[0] for line in chosen.splitlines() if "==" in line and "--hash" not in line]
+
+    assert names(tools=[]) == ["cffi", "pygments"]
+    assert names("dev", tools=["ninja"]) == ["cffi", "ninja", "pygments", "ruff"]
+    assert names("test", tools=["cmake>=3.25"]) == ["cffi", "cmake", "pygments"]
+    assert setup_env.locked(LOCK, "3.14", [], []) is None
+    assert setup_env.locked(LOCK, "", [], []) is None
+
+
+def test_the_lock_covers_the_project_file() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    for version in ("3.10", "3.11", "3.12", "3.13"):
+        chosen = setup_env.locked(lock, version, ["test", "dev"], ["cmake", "ninja"])
+        assert chosen is not None
+        lines = [line for line in chosen.splitlines() if "==" in line and "--hash" not in line]
+        pins = {line.split("==")[0] for line in lines if "python_version" not in line or f'"{version}"' in line}
+        for requirement in setup_env.requirements(project, ["test", "dev"]):
+            name = re.split(r"[ <>=~;]", requirement)[0]
+            assert name in pins or "python_version" in requirement, (version, name)
+        assert {"cmake", "ninja", "pluggy", "pycparser"} <= pins
+    blocks = re.findall(r"^[^#\s].*\n(?:    .*\n)*", lock, re.MULTILINE)
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", block) for block in blocks)
+
+
+def test_only_an_environment_of_ours_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, "3.11\n", "")
+
+    monkeypatch.setattr(setup_env.subprocess, "run", run)
+    monkeypatch.setattr(setup_env, "make_env", lambda env: env / "bin" / "python")
+    for made_here in (False, True):
+        env = tmp_path / str(made_here)
+        env.mkdir()
+        if made_here:
+            (env / setup_env.MADE_HERE).touch()
+        assert setup_env.main([str(env), "test"]) == 0
+        assert ("--require-hashes" in commands[-1]) is made_here
+        assert ("numpy>=1.24" in commands[-1]) is not made_here
+        n = len([c for c in commands if "install" in c])
+        assert setup_env.main([str(env), "test"]) == 0  # nothing new: pip is not asked
+        assert len([c for c in commands if "install" in c]) == n
 
 
 def test_environment_without_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ class Features:
     post_norm: bool = False
     tied: bool = False
     swa_pattern: int = 0  # every n-th layer is global, the others slide; 0: all global
+    soft_cap: float = 0.0  # of attention logits
 
 
 ARCHS = {
@@ -46,6 +47,7 @@ ARCHS = {
     "qwen2": Features(qkv_bias=True),
     "qwen3": Features(qk_norm=True),
     "qwen3moe": Features(qk_norm=True),
+    "gemma2": Features(post_norm=True, tied=True, swa_pattern=2, soft_cap=50.0),
     "gemma3": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=6),
 }
 
@@ -112,7 +114,8 @@ def write_model(
 
     Args:
         path: the file to write; its folder is created.
-        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3"). "llama" with `n_expert` is a MoE too.
+        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3"). "llama" with `n_expert` is a
+            MoE too.
         n_layer: transformer layers.
         n_head: query heads; a multiple of `n_head_kv`.
         n_head_kv: key and value heads.
@@ -185,6 +188,9 @@ def _set_metadata(w: GGUFWriter, s: Shape, n_expert_used: int, rope_freq_base: f
         w.set(".expert_feed_forward_length", s.n_ff)
     if ARCHS[s.arch].swa_pattern:
         w.set(".attention.sliding_window", s.n_swa)
+    if ARCHS[s.arch].soft_cap:
+        w.set(".attn_logit_softcapping", ARCHS[s.arch].soft_cap)
+        w.set(".final_logit_softcapping", 30.0)
 
 
 def _add_embeddings(weights: _Weights, s: Shape, logit_gain: float) -> None:

@@ -3,11 +3,17 @@
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
+#include "turbo/llama/kv_balance.h"
 #include "turbo/llama/kv_caches.h"
 #include "turbo/llama/kv_center.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
+
+// ln 8: scales of badly measured channels stay within what f16 and 8-bit types take.
+static constexpr double LARGEST_LOG_SCALE = 2.0794415416798357;
 
 std::string turbo_center_refusal(const llama_model * model) {
     const llama_hparams & hparams = model->hparams;
@@ -25,32 +31,79 @@ std::string turbo_center_refusal(const llama_model * model) {
     return "";
 }
 
-std::vector<float> turbo_center_of(const turbo_rope & rope, const std::vector<float> & b, int64_t head_dim, uint32_t n_ctx) {
-    if (!rope.used) {
-        return b;
-    }
-    const uint32_t samples = std::min<uint32_t>(n_ctx, 4096);
-    const int64_t width = (int64_t) b.size();
-    std::vector<double> sum(width, 0);
+// Mean and mean square, over the positions of a context, of a vector that RoPE turns.
+struct position_mean {
+    std::vector<double> first, second;
+};
+
+static position_mean over_positions(const turbo_rope & rope, const std::vector<float> & x, int64_t head_dim, uint32_t n_ctx) {
+    const uint32_t samples = rope.used ? std::min<uint32_t>(n_ctx, 1024) : 1;
+    const size_t width = x.size();
+    position_mean mean = { std::vector<double>(width, 0), std::vector<double>(width, 0) };
     const uint32_t step = 256; // rows rotated at a time, to bound the memory
     for (uint32_t first = 0; first < samples; first += step) {
         const uint32_t rows = std::min(step, samples - first);
         std::vector<int32_t> pos(rows);
-        std::vector<float> x(rows * width);
+        std::vector<float> turned;
         for (uint32_t r = 0; r < rows; ++r) {
-            // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling.
+            // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling. The square
+            // gives the first quarter of a context half of the weight.
             const double shift = std::fmod((first + r) * 0.6180339887498949, 1.0);
-            pos[r] = (int32_t) ((first + r + shift) * n_ctx / samples);
-            std::copy(b.begin(), b.end(), x.begin() + r * width);
+            const double part = (first + r + shift) / samples;
+            pos[r] = (int32_t) (part * part * n_ctx);
+            turned.insert(turned.end(), x.begin(), x.end());
         }
-        turbo_rope_apply(rope, x, head_dim, width / head_dim, pos);
-        for (size_t i = 0; i < x.size(); ++i) {
-            sum[i % width] += x[i];
+        turbo_rope_apply(rope, turned, head_dim, (int64_t) width / head_dim, pos);
+        for (size_t i = 0; i < turned.size(); ++i) {
+            mean.first[i % width] += turned[i] / double(samples);
+            mean.second[i % width] += turned[i] * double(turned[i]) / samples;
         }
     }
-    std::vector<float> center(width);
-    std::transform(sum.begin(), sum.end(), center.begin(), [&](double s) { return float(s / samples); });
-    return center;
+    return mean;
+}
+
+// The error of a key, alike in all channels, grows with the length of the key as stored: of all scales those of the fourth root
+// of the ratio of both second moments give dot products the least error.
+static std::vector<float> balance(const std::vector<double> & key, const std::vector<double> & query, int64_t head_dim) {
+    std::vector<float> a(key.size());
+    for (size_t head = 0; head < a.size(); head += head_dim) {
+        const auto floor_of = [&](const std::vector<double> & x) {
+            return 1e-6 * std::accumulate(x.begin() + head, x.begin() + head + head_dim, 1e-30) / double(head_dim);
+        };
+        const double key_floor = floor_of(key), query_floor = floor_of(query);
+        std::vector<double> logs(head_dim);
+        for (int64_t c = 0; c < head_dim; ++c) {
+            logs[c] = 0.25 * std::log((query[head + c] + query_floor) / (key[head + c] + key_floor));
+        }
+        const double mean = std::accumulate(logs.begin(), logs.end(), 0.0) / double(head_dim);
+        for (int64_t c = 0; c < head_dim; ++c) {
+            a[head + c] = (float) std::exp(std::clamp(logs[c] - mean, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE));
+        }
+    }
+    return a;
+}
+
+turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit & fit, int64_t head_dim, uint32_t n_ctx) {
+    const position_mean mean = over_positions(rope, fit.mean, head_dim, n_ctx);
+    turbo_layer_frame frame;
+    frame.center.assign(mean.first.begin(), mean.first.end());
+    if (fit.moments.empty()) {
+        return frame;
+    }
+    std::vector<double> key(fit.mean.size()), query(fit.mean.size(), 0);
+    for (size_t i = 0; i < key.size(); ++i) { // what the centre leaves of the mean
+        key[i] = std::max(mean.second[i] - mean.first[i] * mean.first[i], 0.0);
+    }
+    for (int part = 0; part < 2; ++part) {
+        const position_mean k = over_positions(rope, fit.moments.key[part], head_dim, n_ctx);
+        const position_mean q = over_positions(rope, fit.moments.query[part], head_dim, n_ctx);
+        for (size_t i = 0; i < key.size(); ++i) {
+            key[i] += k.second[i];
+            query[i] += q.second[i];
+        }
+    }
+    frame.scale = balance(key, query, head_dim);
+    return frame;
 }
 
 std::vector<float> turbo_mean_key(const turbo_layer_keys & layer) {
@@ -73,30 +126,70 @@ double turbo_center_disturbance(const turbo_layer_keys & layer, const std::vecto
     return worst;
 }
 
-// Named as a friend in llama_kv_cache: places the centres.
+// Named as a friend in llama_kv_cache and its context: places the vectors and finds them again.
 struct turbo_kv_centering {
-    static bool install(llama_kv_cache * cache, const llama_context * ctx, const std::vector<std::vector<float>> & mean_keys,
-                        const std::vector<bool> & roped) {
+    static bool install(llama_kv_cache * cache, const llama_context * ctx, const std::vector<turbo_layer_fit> & fits) {
         auto centers = std::make_shared<turbo_kv_centers>();
         for (const auto & layer : cache->layers) {
-            if (layer.il >= mean_keys.size() || mean_keys[layer.il].empty() || !ggml_is_quantized(layer.k->type)) {
+            if (layer.il >= fits.size() || fits[layer.il].mean.empty() || !ggml_is_quantized(layer.k->type)) {
                 continue;
             }
+            const turbo_layer_fit & fit = fits[layer.il];
             const int64_t head_dim = cache->hparams.n_embd_head_k(layer.il);
-            const turbo_rope rope = roped[layer.il] ? turbo_rope_of(ctx, layer.il) : turbo_rope();
-            std::vector<float> c = turbo_center_of(rope, mean_keys[layer.il], head_dim, ctx->get_cparams().n_ctx_seq);
-            if (cache->attn_rot_k) {
-                rotate_as_upstream(c, rotation_width(cache->n_embd_head_k_all));
+            const turbo_rope rope = fit.roped ? turbo_rope_of(ctx, layer.il) : turbo_rope();
+            turbo_layer_frame frame = turbo_frame_of(rope, fit, head_dim, ctx->get_cparams().n_ctx_seq);
+            ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(layer.k->buffer);
+            // The graph of this architecture builds its attention itself, without the hook that scales queries.
+            if (ctx->get_model().arch == LLM_ARCH_QWEN4EXP) {
+                frame.scale.clear();
             }
-            if (!centers->add(layer.il, c.data(), (int64_t) c.size(), ggml_backend_buffer_get_type(layer.k->buffer))) {
+            if (!frame.scale.empty()) {
+                if (!add_scales(*cache, *centers, layer.il, head_dim, frame.scale, buft)) {
+                    return false;
+                }
+                std::transform(frame.center.begin(), frame.center.end(), frame.scale.begin(), frame.center.begin(), std::multiplies<float>());
+            }
+            if (cache->attn_rot_k) {
+                rotate_as_upstream(frame.center, rotation_width(cache->n_embd_head_k_all));
+            }
+            if (!centers->add(turbo_kv_centers::center, layer.il, frame.center.data(), (int64_t) frame.center.size(), buft)) {
                 return false;
             }
         }
-        cache->turbo_centers = centers->by_layer.empty() ? nullptr : centers;
+        cache->turbo_centers = centers->by_layer[turbo_kv_centers::center].empty() ? nullptr : centers;
         return true;
     }
 
+    static const turbo_kv_centers * centers_of(const llama_kv_cache_context * context) { return context->kv->turbo_centers.get(); }
+
+    // The layer whose keys layer `il` reads.
+    static uint32_t owner_of(const llama_kv_cache_context * context, int32_t il) {
+        return context->kv->layers[context->kv->map_layer_ids.at(il)].il;
+    }
+
 private:
+    // Scales of the keys of layer `owner`, and of the queries of every layer that reads them.
+    static bool add_scales(const llama_kv_cache & cache, turbo_kv_centers & centers, uint32_t owner, int64_t head_dim,
+                           const std::vector<float> & scale, ggml_backend_buffer_type_t buft) {
+        if (!centers.add(turbo_kv_centers::key_scale, owner, scale.data(), (int64_t) scale.size(), buft)) {
+            return false;
+        }
+        for (const auto & [il, index] : cache.map_layer_ids) {
+            if (cache.layers[index].il != owner) {
+                continue;
+            }
+            const int64_t heads = cache.hparams.n_head(il), group = heads / ((int64_t) scale.size() / head_dim);
+            std::vector<float> inverse(heads * head_dim);
+            for (int64_t i = 0; i < heads * head_dim; ++i) {
+                inverse[i] = 1.0f / scale[i / head_dim / group * head_dim + i % head_dim];
+            }
+            if (!centers.add(turbo_kv_centers::query_scale, (uint32_t) il, inverse.data(), (int64_t) inverse.size(), buft)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     // The largest power of two, at least 64, that divides the head: what upstream rotates keys by.
     static int64_t rotation_width(int64_t head_dim) {
         int64_t width = 64;
@@ -126,8 +219,20 @@ private:
     }
 };
 
-std::string turbo_center_install(llama_context * ctx, const std::vector<std::vector<float>> & mean_keys,
-                                 const std::vector<bool> & roped) {
+void turbo_kv_balance(ggml_context * ctx, const llama_kv_cache_context * cache, int32_t il, ggml_tensor *& q, ggml_tensor *& k) {
+    const turbo_kv_centers * centers = turbo_kv_centering::centers_of(cache);
+    if (centers == nullptr) {
+        return;
+    }
+    if (ggml_tensor * inverse = turbo_kv_vector(ctx, centers, turbo_kv_centers::query_scale, (uint32_t) il, q)) {
+        q = ggml_mul(ctx, q, inverse);
+    }
+    if (k != nullptr) {
+        k = turbo_kv_scale(ctx, centers, turbo_kv_centering::owner_of(cache, il), k);
+    }
+}
+
+std::string turbo_center_install(llama_context * ctx, const std::vector<turbo_layer_fit> & fits) {
     const std::string refusal = turbo_center_refusal(&ctx->get_model());
     if (!refusal.empty()) {
         return refusal;
@@ -137,7 +242,7 @@ std::string turbo_center_install(llama_context * ctx, const std::vector<std::vec
         return "this model's memory is of a kind whose keys are not centred";
     }
     for (const turbo_kv_cache_ref & ref : caches) {
-        if (!turbo_kv_centering::install(ref.cache, ctx, mean_keys, roped)) {
+        if (!turbo_kv_centering::install(ref.cache, ctx, fits)) {
             return "no memory for the centres";
         }
     }

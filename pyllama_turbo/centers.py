@@ -265,13 +265,13 @@ def load(path: Path, model_path: Path) -> KeyMeans:
             meta = json.loads(bytes(data["meta"]))
             rows = {int(i): np.asarray(data[f"layer{i}"], np.float32) for i, *_ in meta["layers"]}
             layers = tuple(
-                LayerMean(int(i), rows[i][0], rows[i][1:], bool(roped), float(before), float(after))
+                LayerMean(int(i), rows[i][:1].ravel(), rows[i][1:], bool(roped), float(before), float(after))
                 for i, roped, before, after in meta["layers"]
             )
         means = KeyMeans(str(path), layers)
         good = meta["format"] == FORMAT and meta["hash"] == means.hash
         owner = meta["model"]
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise errors.StateError(f"{path}: no readable mean keys: {error}", hint="calibrate again") from None
     if not good:
         raise errors.StateError(f"{path}: damaged, or of another version", hint="calibrate again")

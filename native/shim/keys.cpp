@@ -50,23 +50,22 @@ struct turbo_keys {
 
 namespace {
 
-// What calibration found, with the disturbance of every layer before and after centring.
+// What calibration found, with the disturbance of every layer as it is and in its frame.
 void summarise(const llama_context * ctx, const turbo_key_stats & stats, turbo_keys & keys) {
     for (const auto & [il, layer] : stats.layers) {
         turbo_layer_fit fit;
         fit.mean = turbo_mean_key(layer);
         fit.roped = layer.roped;
-        const turbo_rope rope = layer.roped ? turbo_rope_of(ctx, il) : turbo_rope();
-        const std::vector<float> center = turbo_frame_of(rope, fit, layer.head_dim, (uint32_t) layer.n).center;
-        const std::vector<float> none(center.size(), 0.0f);
         fit.moments = layer.moments;
+        const turbo_rope rope = layer.roped ? turbo_rope_of(ctx, il) : turbo_rope();
+        const turbo_layer_frame frame = turbo_frame_of(rope, fit, layer.head_dim, (uint32_t) layer.n);
         turbo_keys_layer info{};
         info.layer = (int32_t) il;
         info.n_values = (int32_t) fit.mean.size();
         info.n_moments = fit.moments.empty() ? 0 : 4 * info.n_values;
         info.roped = layer.roped;
-        info.before = turbo_center_disturbance(layer, none, MSE_3_BIT);
-        info.after = turbo_center_disturbance(layer, center, MSE_3_BIT);
+        info.before = turbo_center_disturbance(layer, turbo_no_frame(layer), MSE_3_BIT);
+        info.after = turbo_center_disturbance(layer, frame, MSE_3_BIT);
         keys.layers.push_back({ info, std::move(fit) });
     }
 }

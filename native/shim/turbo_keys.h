@@ -18,8 +18,8 @@ typedef struct turbo_keys_layer {
     int32_t n_values;      // n_head_kv * head_dim
     int32_t n_moments;     // 4 * n_values, or 0: unknown, keys are then centred but not balanced
     bool    roped;         // RoPE applies to this layer's keys
-    double  before;        // disturbance of the layer's attention by 3-bit trellis keys, not centred, nats
-    double  after;         // the same, centred for the calibration's own positions
+    double  before;        // disturbance of the layer's attention by 3-bit trellis keys as the model makes them, nats
+    double  after;         // the same, centred and balanced for the calibration's own positions
 } turbo_keys_layer;
 
 // "" if this model's keys can be centred, else the reason. Valid until the thread's next call.

@@ -83,10 +83,33 @@ static std::vector<float> balance(const std::vector<double> & key, const std::ve
     return a;
 }
 
+// For each head, |a k|^2 |q / a|^2 as a share of |k|^2 |q|^2.
+static std::vector<double> gain_of(const std::vector<float> & a, const std::vector<double> & key, const std::vector<double> & query,
+                                   int64_t head_dim) {
+    std::vector<double> gain;
+    for (size_t head = 0; head < a.size(); head += head_dim) {
+        double k = 0, q = 0, scaled_k = 0, scaled_q = 0;
+        for (size_t c = head; c < head + head_dim; ++c) {
+            const double square = double(a[c]) * a[c];
+            k += key[c];
+            q += query[c];
+            scaled_k += key[c] * square;
+            scaled_q += query[c] / square;
+        }
+        gain.push_back(k * q > 0 ? scaled_k * scaled_q / (k * q) : 1.0);
+    }
+    return gain;
+}
+
+turbo_layer_frame turbo_no_frame(const turbo_layer_keys & layer) {
+    return { std::vector<float>(layer.sum.size(), 0.0f), {}, std::vector<double>(layer.n_head_kv, 1.0) };
+}
+
 turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit & fit, int64_t head_dim, uint32_t n_ctx) {
     const position_mean mean = over_positions(rope, fit.mean, head_dim, n_ctx);
     turbo_layer_frame frame;
     frame.center.assign(mean.first.begin(), mean.first.end());
+    frame.gain.assign(fit.mean.size() / head_dim, 1.0);
     if (fit.moments.empty()) {
         return frame;
     }
@@ -103,6 +126,7 @@ turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit 
         }
     }
     frame.scale = balance(key, query, head_dim);
+    frame.gain = gain_of(frame.scale, key, query, head_dim);
     return frame;
 }
 
@@ -112,16 +136,16 @@ std::vector<float> turbo_mean_key(const turbo_layer_keys & layer) {
     return mean;
 }
 
-double turbo_center_disturbance(const turbo_layer_keys & layer, const std::vector<float> & center, double mse) {
+double turbo_center_disturbance(const turbo_layer_keys & layer, const turbo_layer_frame & frame, double mse) {
     double worst = 0;
     for (int64_t h = 0; h < layer.n_head_kv && layer.n_query > 0; ++h) {
         double left = layer.square[h] / layer.n; // E|k - c|^2 = E|k|^2 - 2 c.E k + |c|^2
         for (int64_t i = h * layer.head_dim; i < (h + 1) * layer.head_dim; ++i) {
-            left += double(center[i]) * (center[i] - 2 * layer.sum[i] / layer.n);
+            left += double(frame.center[i]) * (frame.center[i] - 2 * layer.sum[i] / layer.n);
         }
         const double query = layer.query[h] / layer.n_query;
         const double scale = layer.attention_scale;
-        worst = std::max(worst, 0.5 * scale * scale * query * std::max(left, 0.0) * mse / layer.head_dim);
+        worst = std::max(worst, 0.5 * scale * scale * query * std::max(left, 0.0) * frame.gain[h] * mse / layer.head_dim);
     }
     return worst;
 }

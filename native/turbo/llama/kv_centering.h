@@ -25,6 +25,7 @@ struct turbo_layer_fit {
 struct turbo_layer_frame {
     std::vector<float> center; // [n_head_kv * head_dim]
     std::vector<float> scale;  // a of kv_balance.h, same shape; empty without moments
+    std::vector<double> gain;  // [n_head_kv]: what the scales leave of the error of a logit's variance; 1 without them
 };
 
 // The frame in which keys of such a mean and such moments are stored. Positions are sampled, denser towards the beginning (every
@@ -32,8 +33,11 @@ struct turbo_layer_frame {
 turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit & fit, int64_t head_dim, uint32_t n_ctx);
 
 // How badly 3-bit keys would disturb a layer's attention, in nats: half the variance of the error of a logit, of the worst KV
-// head, for keys less `center` and a relative quantisation error of `mse`.
-double turbo_center_disturbance(const turbo_layer_keys & layer, const std::vector<float> & center, double mse);
+// head, for keys stored in `frame` and a relative quantisation error of `mse`.
+double turbo_center_disturbance(const turbo_layer_keys & layer, const turbo_layer_frame & frame, double mse);
+
+// Keys as the model made them.
+turbo_layer_frame turbo_no_frame(const turbo_layer_keys & layer);
 
 // The mean key before RoPE, from the statistics.
 std::vector<float> turbo_mean_key(const turbo_layer_keys & layer);

@@ -96,7 +96,7 @@ def test_unequal_channels_gain(open_model: Callable[..., Model]) -> None:
     reference = logits_of(model, "f16", "off")
     off = difference(logits_of(model, "turbo3", "off"), reference)
     for choice in ("bias", "auto"):
-        assert difference(logits_of(model, "turbo3", choice), reference) < 0.5 * off, choice
+        assert difference(logits_of(model, "turbo3", choice), reference) < 0.6 * off, choice
 
 
 def test_float_keys_are_left_alone(open_model: Callable[..., Model], random_frame: Callable[[Model], str]) -> None:

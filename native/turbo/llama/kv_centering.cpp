@@ -37,7 +37,9 @@ struct position_mean {
 };
 
 static position_mean over_positions(const turbo_rope & rope, const std::vector<float> & x, int64_t head_dim, uint32_t n_ctx) {
-    const uint32_t samples = rope.used ? std::min<uint32_t>(n_ctx, 1024) : 1;
+    // Half of the samples lie at the beginning, which every text has; the other half over the whole context.
+    const uint32_t strata = rope.used ? std::min<uint32_t>((n_ctx + 1) / 2, 512) : 1, samples = 2 * strata;
+    const uint32_t ranges[2] = { n_ctx, std::min<uint32_t>(n_ctx, 1024) };
     const size_t width = x.size();
     position_mean mean = { std::vector<double>(width, 0), std::vector<double>(width, 0) };
     const uint32_t step = 256; // rows rotated at a time, to bound the memory
@@ -46,11 +48,10 @@ static position_mean over_positions(const turbo_rope & rope, const std::vector<f
         std::vector<int32_t> pos(rows);
         std::vector<float> turned;
         for (uint32_t r = 0; r < rows; ++r) {
-            // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling. The square
-            // gives the first quarter of a context half of the weight.
-            const double shift = std::fmod((first + r) * 0.6180339887498949, 1.0);
-            const double part = (first + r + shift) / samples;
-            pos[r] = (int32_t) (part * part * n_ctx);
+            // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling.
+            const uint32_t stratum = (first + r) / 2;
+            const double shift = std::fmod(stratum * 0.6180339887498949, 1.0);
+            pos[r] = (int32_t) ((stratum + shift) / strata * ranges[(first + r) % 2]);
             turned.insert(turned.end(), x.begin(), x.end());
         }
         turbo_rope_apply(rope, turned, head_dim, (int64_t) width / head_dim, pos);

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyllama_turbo import Model, centers, errors
+from pyllama_turbo import Model, centers, errors, gguf
 
 SHAPES = [
     {"head_dim": 64},
@@ -97,6 +97,37 @@ def test_unequal_channels_gain(open_model: Callable[..., Model]) -> None:
     off = difference(logits_of(model, "turbo3", "off"), reference)
     for choice in ("bias", "auto"):
         assert difference(logits_of(model, "turbo3", choice), reference) < 0.6 * off, choice
+
+
+def with_unequal_channels(source: Path, target: Path) -> Path:
+    """A copy of a qwen3 file that computes the same, some channels of keys 8 times larger and of queries smaller.
+
+    Both channels of a RoPE pair get the same factor, so that it passes RoPE.
+    """
+    data = bytearray(source.read_bytes())
+    factor = np.where(np.arange(64) % 8 == 0, np.float32(8), np.float32(1))
+    factor = np.concatenate([factor, factor])
+    for name, tensor in gguf.read_gguf(source).tensors.items():
+        if "_norm" in name and ("attn_k" in name or "attn_q" in name):
+            values = np.frombuffer(data, np.float32, tensor.n_bytes // 4, tensor.offset)
+            values[:] = values * factor if "attn_k" in name else values / factor
+    target.write_bytes(data)
+    return target
+
+
+def test_balancing_undoes_unequal_channels(open_model: Callable[..., Model], tmp_path: Path) -> None:
+    equal = open_model(arch="qwen3", head_dim=128)
+    reference = logits_of(equal, "f16", "off")
+    with Model.open(with_unequal_channels(equal.path, tmp_path / "unequal.gguf")) as unequal:
+        assert difference(logits_of(unequal, "f16", "off"), reference) < 0.01
+        off = difference(logits_of(unequal, "turbo4", "off"), reference)
+        balanced = difference(logits_of(unequal, "turbo4", "auto"), reference)
+        assert balanced < 0.7 * off
+        assert balanced < 1.1 * difference(logits_of(equal, "turbo4", "auto"), reference)
+        before, after = (
+            sum(getattr(x, side) for x in centers.calibrate(unequal).layers) for side in ("before", "after")
+        )
+        assert after < 0.5 * before
 
 
 def test_float_keys_are_left_alone(open_model: Callable[..., Model], random_frame: Callable[[Model], str]) -> None:

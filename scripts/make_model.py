@@ -40,6 +40,7 @@ class Features:
     tied: bool = False
     swa_pattern: int = 0  # every n-th layer is global, the others slide; 0: all global
     soft_cap: float = 0.0  # of attention logits
+    sinks: bool = False  # attention sinks, as gpt-oss has them: with biases everywhere, one norm before the experts
 
 
 ARCHS = {
@@ -48,6 +49,7 @@ ARCHS = {
     "qwen3": Features(qk_norm=True),
     "qwen3moe": Features(qk_norm=True),
     "gemma2": Features(post_norm=True, tied=True, swa_pattern=2, soft_cap=50.0),
+    "gpt-oss": Features(qkv_bias=True, swa_pattern=2, sinks=True),
     "gemma3": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=6),
 }
 
@@ -114,8 +116,8 @@ def write_model(
 
     Args:
         path: the file to write; its folder is created.
-        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3"). "llama" with `n_expert` is a
-            MoE too.
+        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gpt-oss"). "llama" with
+            `n_expert` is a MoE too.
         n_layer: transformer layers.
         n_head: query heads; a multiple of `n_head_kv`.
         n_head_kv: key and value heads.
@@ -162,9 +164,9 @@ def _check(s: Shape) -> None:
         raise ValueError(f"head_dim {s.head_dim} is odd; rotary positions need pairs")
     if s.arch == "qwen2" and s.n_embd != s.n_head * s.head_dim:
         raise ValueError("qwen2 needs n_embd = n_head * head_dim")
-    if s.arch == "qwen3moe" and s.n_expert == 0:
-        raise ValueError("qwen3moe needs n_expert > 0")
-    if s.n_expert and s.arch not in ("llama", "qwen3moe"):
+    if s.arch in ("qwen3moe", "gpt-oss") and s.n_expert == 0:
+        raise ValueError(f"{s.arch} needs n_expert > 0")
+    if s.n_expert and s.arch not in ("llama", "qwen3moe", "gpt-oss"):
         raise ValueError(f"{s.arch} has no expert layers")
 
 
@@ -223,7 +225,10 @@ def _add_attention(weights: _Weights, s: Shape, layer: int, k_bias: float) -> No
     if features.qk_norm:
         weights.vector(p + "attn_q_norm.weight", s.head_dim, mean=1.5)
         weights.vector(p + "attn_k_norm.weight", s.head_dim)
-    if features.post_norm:
+    if features.sinks:
+        weights.vector(p + "attn_sinks.weight", s.n_head, mean=0.0, spread=1.0)
+        weights.vector(p + "attn_output.bias", s.n_embd, mean=0.0)
+    if features.post_norm or features.sinks:
         weights.vector(p + "post_attention_norm.weight", s.n_embd)
 
 
@@ -236,16 +241,26 @@ def _add_k_bias(weights: _Weights, name: str, n_kv: int, head_dim: int, outlier:
 
 
 def _add_feed_forward(weights: _Weights, s: Shape, layer: int) -> None:
-    p = f"blk.{layer}."
-    weights.vector(p + "ffn_norm.weight", s.n_embd)
+    p, features = f"blk.{layer}.", ARCHS[s.arch]
+    if not features.sinks:
+        weights.vector(p + "ffn_norm.weight", s.n_embd)
     suffix = "_exps" if s.n_expert else ""
     if s.n_expert:
         weights.matrix(p + "ffn_gate_inp", s.n_embd, s.n_expert, gain=2.0)
     weights.matrix(p + "ffn_gate" + suffix, s.n_embd, s.n_ff, n_expert=s.n_expert)
     weights.matrix(p + "ffn_up" + suffix, s.n_embd, s.n_ff, n_expert=s.n_expert)
     weights.matrix(p + "ffn_down" + suffix, s.n_ff, s.n_embd, n_expert=s.n_expert)
-    if ARCHS[s.arch].post_norm:
+    if features.sinks:
+        _add_expert_biases(weights, s, p)
+    if features.post_norm:
         weights.vector(p + "post_ffw_norm.weight", s.n_embd)
+
+
+def _add_expert_biases(weights: _Weights, s: Shape, p: str) -> None:
+    weights.vector(p + "ffn_gate_inp.bias", s.n_expert, mean=0.0)
+    for name, n in (("gate", s.n_ff), ("up", s.n_ff), ("down", s.n_embd)):
+        values = 0.1 * weights.rng.standard_normal((s.n_expert, n), dtype=np.float32)
+        weights.writer.add(f"{p}ffn_{name}_exps.bias", values.astype(np.float32))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

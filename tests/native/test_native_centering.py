@@ -151,12 +151,19 @@ def test_a_shift_knows_centre_and_scale(open_model: Callable[..., Model], random
     assert difference(last("q8_0", random_frame(model)), reference) < 0.06
 
 
-def test_soft_capped_attention_is_refused_by_name(open_model: Callable[..., Model], tmp_path: Path) -> None:
-    model = open_model(arch="gemma2", head_dim=64)
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [({"arch": "gemma2", "head_dim": 64}, "soft-cap"), ({"arch": "gpt-oss", "head_dim": 64, "n_expert": 4}, "sinks")],
+    ids=["gemma2", "gpt-oss"],
+)
+def test_other_softmaxes_are_refused_by_name(
+    shape: dict[str, object], reason: str, open_model: Callable[..., Model]
+) -> None:
+    model = open_model(**shape)
     with model.context(n_ctx=64, kv="turbo4_tcq") as ctx:
         assert ctx.kv.centering.source == ""
-        assert "soft-cap" in ctx.kv.centering.reason
-    with pytest.raises(errors.UnsupportedError, match="soft-cap"):
+        assert reason in ctx.kv.centering.reason
+    with pytest.raises(errors.UnsupportedError, match=reason):
         centers.calibrate(model)
     reference = logits_of(model, "f16", "off")
     assert difference(logits_of(model, "q8_0", "auto"), reference) < 0.06

@@ -40,6 +40,7 @@ class Features:
     tied: bool = False
     swa_pattern: int = 0  # every n-th layer is global, the others slide; 0: all global
     soft_cap: float = 0.0  # of attention logits
+    shared_kv: int = 0  # so many last layers read the keys and values of earlier ones (gemma4)
     sinks: bool = False  # attention sinks, as gpt-oss has them: with biases everywhere, one norm before the experts
 
 
@@ -49,6 +50,7 @@ ARCHS = {
     "qwen3": Features(qk_norm=True),
     "qwen3moe": Features(qk_norm=True),
     "gemma2": Features(post_norm=True, tied=True, swa_pattern=2, soft_cap=50.0),
+    "gemma4": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=2, shared_kv=2),
     "gpt-oss": Features(qkv_bias=True, swa_pattern=2, sinks=True),
     "gemma3": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=6),
 }
@@ -116,8 +118,8 @@ def write_model(
 
     Args:
         path: the file to write; its folder is created.
-        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gpt-oss"). "llama" with
-            `n_expert` is a MoE too.
+        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gemma4", "gpt-oss").
+            "llama" with `n_expert` is a MoE too.
         n_layer: transformer layers.
         n_head: query heads; a multiple of `n_head_kv`.
         n_head_kv: key and value heads.
@@ -190,6 +192,12 @@ def _set_metadata(w: GGUFWriter, s: Shape, n_expert_used: int, rope_freq_base: f
         w.set(".expert_feed_forward_length", s.n_ff)
     if ARCHS[s.arch].swa_pattern:
         w.set(".attention.sliding_window", s.n_swa)
+    if ARCHS[s.arch].shared_kv:
+        w.set(".attention.shared_kv_layers", ARCHS[s.arch].shared_kv)
+        w.set(".attention.sliding_window_pattern", [(i + 1) % ARCHS[s.arch].swa_pattern != 0 for i in range(s.n_layer)])
+        for key in (".attention.key_length_swa", ".attention.value_length_swa", ".rope.dimension_count_swa"):
+            w.set(key, s.head_dim)
+        w.set(".embedding_length_per_layer_input", 0)
     if ARCHS[s.arch].soft_cap:
         w.set(".attn_logit_softcapping", ARCHS[s.arch].soft_cap)
         w.set(".final_logit_softcapping", 30.0)
@@ -207,6 +215,8 @@ def _add_embeddings(weights: _Weights, s: Shape, logit_gain: float) -> None:
         embd = rng.standard_normal((s.n_vocab, s.n_embd), dtype=np.float32)
         weights.writer.add("token_embd.weight", embd.astype(weights.dtype))
         weights.writer.add("output.weight", output.astype(weights.dtype))
+    if ARCHS[s.arch].shared_kv:
+        weights.vector("rope_freqs.weight", s.head_dim // 2, spread=0.0)
     weights.vector("output_norm.weight", s.n_embd)
 
 

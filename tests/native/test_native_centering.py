@@ -16,6 +16,7 @@ SHAPES = [
     {"arch": "qwen2", "head_dim": 64, "k_bias": 8.0},
     {"arch": "qwen3", "head_dim": 128},
     {"arch": "gemma3", "head_dim": 128, "n_layer": 6},
+    {"arch": "gemma4", "head_dim": 64, "n_layer": 6},
 ]
 N_TOKENS = 72
 
@@ -181,6 +182,11 @@ def test_calibration_can_be_stopped_at_any_layer(open_model: Callable[..., Model
         centers.calibrate(model, progress=stop_halfway)
     assert 0.5 <= max(seen) < 1.0
     assert len(centers.calibrate(model).layers) == 6
+
+
+def test_layers_that_share_keys_have_one_frame(open_model: Callable[..., Model]) -> None:
+    layers = centers.calibrate(open_model(arch="gemma4", head_dim=64, n_layer=6)).layers
+    assert [x.layer for x in layers] == [0, 1, 2, 3]  # the last two read the keys of layers 2 and 3
 
 
 def test_mean_keys_survive_a_file(open_model: Callable[..., Model], tmp_path: Path) -> None:

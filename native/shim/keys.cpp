@@ -113,12 +113,13 @@ int32_t turbo_keys_calibrate(turbo_model * model, const int32_t * tokens, int32_
         stats.ctx = ctx.get();
         stats.n_threads = params.n_threads;
         std::vector<int32_t> text(tokens, tokens + n_tokens);
-        const int32_t status = report(0.0f) ? llama_decode(ctx.get(), llama_batch_get_one(text.data(), n_tokens)) : 0;
-        if (stats.stopped || stats.layers.empty() || !report(1.0f)) {
-            return turbo_fail(TURBO_E_ABORTED, "calibration was stopped");
-        }
+        const bool begun = report(0.0f);
+        const int32_t status = begun ? llama_decode(ctx.get(), llama_batch_get_one(text.data(), n_tokens)) : 0;
         if (status != 0) {
             return turbo_fail(TURBO_E_DECODE, "calibration: llama_decode returned %d", status);
+        }
+        if (!begun || stats.stopped || !report(1.0f)) {
+            return turbo_fail(TURBO_E_ABORTED, "calibration was stopped");
         }
         auto keys = std::make_unique<turbo_keys>();
         summarise(ctx.get(), stats, *keys);

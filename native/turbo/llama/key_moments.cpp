@@ -26,7 +26,8 @@ static std::vector<float> attention_weights(const turbo_attention_record & r, in
     memcpy(keys->data, r.keys.data(), r.keys.size() * sizeof(float));
     memcpy(queries->data, r.queries.data(), r.queries.size() * sizeof(float));
     memcpy(mask->data, r.mask.data(), r.mask.size() * sizeof(float));
-    ggml_tensor * logits = ggml_mul_mat(ctx.get(), ggml_permute(ctx.get(), keys, 0, 2, 1, 3), ggml_permute(ctx.get(), queries, 0, 2, 1, 3));
+    ggml_tensor * by_head[2] = { ggml_permute(ctx.get(), keys, 0, 2, 1, 3), ggml_permute(ctx.get(), queries, 0, 2, 1, 3) };
+    ggml_tensor * logits = ggml_mul_mat(ctx.get(), by_head[0], by_head[1]);
     ggml_tensor * weights = ggml_soft_max_ext_inplace(ctx.get(), logits, mask, r.scale, r.max_bias);
     ggml_cgraph * graph = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(graph, weights);

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 // ln 8: scales of badly measured channels stay within what f16 and 8-bit types take.
@@ -172,7 +171,9 @@ struct turbo_kv_centering {
                 if (!add_scales(*cache, *centers, layer.il, head_dim, frame.scale, buft)) {
                     return false;
                 }
-                std::transform(frame.center.begin(), frame.center.end(), frame.scale.begin(), frame.center.begin(), std::multiplies<float>());
+                for (size_t i = 0; i < frame.center.size(); ++i) {
+                    frame.center[i] *= frame.scale[i];
+                }
             }
             if (cache->attn_rot_k) {
                 rotate_as_upstream(frame.center, rotation_width(cache->n_embd_head_k_all));

@@ -49,7 +49,7 @@ __all__ = [
     "sidecar",
 ]
 
-FORMAT = 2
+FORMAT = 2  # of the file, and of what the library makes of its numbers (kv_centering.cpp)
 MAX_TOKENS = 768  # of the calibration text
 # Half the variance of a logit's error, nats, above which a layer's keys get q8_0. Well-behaved layers stay below 0.4
 # once centred; the layers this is for reach 10 and more.
@@ -97,7 +97,7 @@ class KeyMeans:
     @property
     def hash(self) -> str:
         """Identifies the values; part of the identity of every cache made with them."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(f"frame {FORMAT} ".encode())
         for x in self.layers:
             digest.update(f"{x.layer} {int(x.roped)} ".encode() + x.values.tobytes() + x.moments.tobytes())
         return digest.hexdigest()[:16]

@@ -35,10 +35,18 @@ struct position_mean {
     std::vector<double> first, second;
 };
 
+// The position below which a share of the weight of a context lies. Every text has a beginning and few fill a context: the weight
+// of a position is alike up to KNEE and falls with the root of the position behind.
+static int32_t position_at(double share, uint32_t n_ctx) {
+    constexpr double KNEE = 256;
+    const double all = n_ctx <= KNEE ? n_ctx : KNEE * (2 * std::sqrt(n_ctx / KNEE) - 1);
+    const double weight = share * all;
+    const double root = (weight / KNEE + 1) / 2;
+    return (int32_t) std::min<double>(weight <= KNEE ? weight : KNEE * root * root, n_ctx - 1);
+}
+
 static position_mean over_positions(const turbo_rope & rope, const std::vector<float> & x, int64_t head_dim, uint32_t n_ctx) {
-    // Half of the samples lie at the beginning, which every text has; the other half over the whole context.
-    const uint32_t strata = rope.used ? std::min<uint32_t>((n_ctx + 1) / 2, 512) : 1, samples = 2 * strata;
-    const uint32_t ranges[2] = { n_ctx, std::min<uint32_t>(n_ctx, 1024) };
+    const uint32_t samples = rope.used ? std::min<uint32_t>(n_ctx, 1024) : 1;
     const size_t width = x.size();
     position_mean mean = { std::vector<double>(width, 0), std::vector<double>(width, 0) };
     const uint32_t step = 256; // rows rotated at a time, to bound the memory
@@ -48,9 +56,8 @@ static position_mean over_positions(const turbo_rope & rope, const std::vector<f
         std::vector<float> turned;
         for (uint32_t r = 0; r < rows; ++r) {
             // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling.
-            const uint32_t stratum = (first + r) / 2;
-            const double shift = std::fmod(stratum * 0.6180339887498949, 1.0);
-            pos[r] = (int32_t) ((stratum + shift) / strata * ranges[(first + r) % 2]);
+            const double shift = std::fmod((first + r) * 0.6180339887498949, 1.0);
+            pos[r] = position_at((first + r + shift) / samples, n_ctx);
             turned.insert(turned.end(), x.begin(), x.end());
         }
         turbo_rope_apply(rope, turned, head_dim, (int64_t) width / head_dim, pos);

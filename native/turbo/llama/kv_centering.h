@@ -28,8 +28,8 @@ struct turbo_layer_frame {
     std::vector<double> gain;  // [n_head_kv]: what the scales leave of the error of a logit's variance; 1 without them
 };
 
-// The frame in which keys of such a mean and such moments are stored. Positions are sampled, denser at the beginning, so the
-// cost does not grow with n_ctx.
+// The frame in which keys of such a mean and such moments are stored. Positions are sampled, denser at the beginning, so that
+// the cost does not grow with n_ctx.
 turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit & fit, int64_t head_dim, uint32_t n_ctx);
 
 // How badly 3-bit keys would disturb a layer's attention, in nats: half the variance of the error of a logit, of the worst KV

@@ -16,10 +16,11 @@ struct turbo_kv_centers {
         center,      // [n_embd_k_gqa], of the keys as they are stored: balanced (kv_balance.h) and, where upstream rotates
                      // the keys of a type (q8_0, q4_0), rotated
         key_scale,   // [n_embd_k_gqa], a of kv_balance.h
-        query_scale, // [head_dim * n_head], 1 / a of the KV head that each query head reads
+        query_scale, // [n_embd_k_gqa], 1 / a
         kinds
     };
     std::map<uint32_t, ggml_tensor *> by_layer[kinds];
+    std::map<const ggml_tensor *, uint32_t> owners; // of each tensor of keys: other layers, and other caches, read them too
     std::vector<ggml_context_ptr> contexts;
     std::vector<ggml_backend_buffer_ptr> buffers;
 

@@ -175,9 +175,14 @@ struct turbo_kv_centering {
                 frame.scale.clear();
             }
             if (!frame.scale.empty()) {
-                if (!add_scales(*cache, *centers, layer.il, head_dim, frame.scale, buft)) {
+                std::vector<float> inverse(frame.scale.size());
+                std::transform(frame.scale.begin(), frame.scale.end(), inverse.begin(), [](float x) { return 1.0f / x; });
+                const int64_t n = (int64_t) inverse.size();
+                if (!centers->add(turbo_kv_centers::key_scale, layer.il, frame.scale.data(), n, buft)
+                    || !centers->add(turbo_kv_centers::query_scale, layer.il, inverse.data(), n, buft)) {
                     return false;
                 }
+                centers->owners[layer.k] = layer.il;
                 for (size_t i = 0; i < frame.center.size(); ++i) {
                     frame.center[i] *= frame.scale[i];
                 }
@@ -195,34 +200,12 @@ struct turbo_kv_centering {
 
     static const turbo_kv_centers * centers_of(const llama_kv_cache_context * context) { return context->kv->turbo_centers.get(); }
 
-    // The layer whose keys layer `il` reads.
-    static uint32_t owner_of(const llama_kv_cache_context * context, int32_t il) {
-        return context->kv->layers[context->kv->map_layer_ids.at(il)].il;
+    // The keys that layer `il` reads.
+    static const ggml_tensor * keys_of(const llama_kv_cache_context * context, int32_t il) {
+        return context->kv->layers[context->kv->map_layer_ids.at(il)].k;
     }
 
 private:
-    // Scales of the keys of layer `owner`, and of the queries of every layer that reads them.
-    static bool add_scales(const llama_kv_cache & cache, turbo_kv_centers & centers, uint32_t owner, int64_t head_dim,
-                           const std::vector<float> & scale, ggml_backend_buffer_type_t buft) {
-        if (!centers.add(turbo_kv_centers::key_scale, owner, scale.data(), (int64_t) scale.size(), buft)) {
-            return false;
-        }
-        for (const auto & [il, index] : cache.map_layer_ids) {
-            if (cache.layers[index].il != owner) {
-                continue;
-            }
-            const int64_t heads = cache.hparams.n_head(il), group = heads / ((int64_t) scale.size() / head_dim);
-            std::vector<float> inverse(heads * head_dim);
-            for (int64_t i = 0; i < heads * head_dim; ++i) {
-                inverse[i] = 1.0f / scale[i / head_dim / group * head_dim + i % head_dim];
-            }
-            if (!centers.add(turbo_kv_centers::query_scale, (uint32_t) il, inverse.data(), (int64_t) inverse.size(), buft)) {
-                return false;
-            }
-        }
-        return true;
-    }
-
     // The largest power of two, at least 64, that divides the head: what upstream rotates keys by.
     static int64_t rotation_width(int64_t head_dim) {
         int64_t width = 64;
@@ -252,16 +235,26 @@ private:
     }
 };
 
+// Queries [head_dim, heads, tokens] times a vector of each KV head, for all heads of its group.
+static ggml_tensor * scale_queries(ggml_context * ctx, ggml_tensor * q, ggml_tensor * factors) {
+    const int64_t head_dim = q->ne[0], n_head_kv = ggml_nelements(factors) / head_dim, group = q->ne[1] / n_head_kv;
+    ggml_tensor * groups = ggml_view_4d(ctx, q, head_dim, group, n_head_kv, q->ne[2], q->nb[1], q->nb[1] * group, q->nb[2], 0);
+    ggml_tensor * scaled = ggml_mul(ctx, groups, ggml_reshape_3d(ctx, factors, head_dim, 1, n_head_kv));
+    return ggml_reshape_3d(ctx, scaled, head_dim, q->ne[1], q->ne[2]);
+}
+
 void turbo_kv_balance(ggml_context * ctx, const llama_kv_cache_context * cache, int32_t il, ggml_tensor *& q, ggml_tensor *& k) {
     const turbo_kv_centers * centers = turbo_kv_centering::centers_of(cache);
     if (centers == nullptr) {
         return;
     }
-    if (ggml_tensor * inverse = turbo_kv_vector(ctx, centers, turbo_kv_centers::query_scale, (uint32_t) il, q)) {
-        q = ggml_mul(ctx, q, inverse);
+    const auto owner = centers->owners.find(turbo_kv_centering::keys_of(cache, il));
+    if (owner == centers->owners.end()) {
+        return;
     }
+    q = scale_queries(ctx, q, centers->by_layer[turbo_kv_centers::query_scale].at(owner->second));
     if (k != nullptr) {
-        k = turbo_kv_scale(ctx, centers, turbo_kv_centering::owner_of(cache, il), k);
+        k = turbo_kv_scale(ctx, centers, owner->second, k);
     }
 }
 

@@ -4,6 +4,9 @@ Softmax does not change when one vector is subtracted from all keys a query sees
 their mean. Some models need it (Qwen2.5 has key channels whose mean is 200 times their spread) and all gain. What is
 kept is the mean key *before* RoPE: the centre of a context is the mean of its rotation over the context's positions, so
 it does not go stale at long contexts. Layers whose keys stay badly conditioned even so get q8_0 keys.
+
+Calibration also measures which channels of keys and queries carry attention: stored keys are scaled by channel and
+queries inversely, which leaves dot products alone and takes a third off the effect of quantisation.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ __all__ = [
     "sidecar",
 ]
 
-FORMAT = 1
+FORMAT = 2  # of the file, and of what the library makes of its numbers (kv_centering.cpp)
 MAX_TOKENS = 768  # of the calibration text
 # Half the variance of a logit's error, nats, above which a layer's keys get q8_0. Well-behaved layers stay below 0.4
 # once centred; the layers this is for reach 10 and more.
@@ -60,12 +63,15 @@ class LayerMean:
     Attributes:
         layer: index in the model.
         values: mean key before RoPE, float32 [n_head_kv * head_dim].
+        moments: second moments of keys and queries before RoPE, float32 [4, n_head_kv * head_dim], or [0, ...] where
+            they were not measured: keys are then centred, not balanced.
         roped: whether RoPE applies to the layer's keys.
         before, after: disturbance of the layer's attention by 3-bit trellis keys, in nats, without and with the centre.
     """
 
     layer: int
     values: NDArray[np.float32]
+    moments: NDArray[np.float32]
     roped: bool
     before: float
     after: float
@@ -86,9 +92,9 @@ class KeyMeans:
     @property
     def hash(self) -> str:
         """Identifies the values; part of the identity of every cache made with them."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(f"frame {FORMAT} ".encode())
         for x in self.layers:
-            digest.update(f"{x.layer} {int(x.roped)} ".encode() + x.values.tobytes())
+            digest.update(f"{x.layer} {int(x.roped)} ".encode() + x.values.tobytes() + x.moments.tobytes())
         return digest.hexdigest()[:16]
 
     def badly_conditioned(self, limit: float = DISTURBANCE_LIMIT) -> tuple[int, ...]:
@@ -112,10 +118,15 @@ def _read_native(b: _native.Binding, pointer: Any, source: str) -> KeyMeans:
     b.lib.turbo_keys_layers(pointer, rows, n)
     layers = []
     for i in range(n):
-        values = np.empty(rows[i].n_values, np.float32)
+        row = rows[i]
+        values = np.empty(row.n_values, np.float32)
+        moments = np.empty((row.n_moments // row.n_values, row.n_values), np.float32)
         target = b.ffi.from_buffer("float[]", values, require_writable=True)
         _native.check(b, b.lib.turbo_keys_values(pointer, i, target, len(values)))
-        layers.append(LayerMean(rows[i].layer, values, bool(rows[i].roped), rows[i].before, rows[i].after))
+        if moments.size:
+            target = b.ffi.from_buffer("float[]", moments, require_writable=True)
+            _native.check(b, b.lib.turbo_keys_moments(pointer, i, target, moments.size))
+        layers.append(LayerMean(row.layer, values, moments, bool(row.roped), row.before, row.after))
     return KeyMeans(source, tuple(layers))
 
 
@@ -129,8 +140,11 @@ def install(b: _native.Binding, context: Any, means: KeyMeans) -> None:
         row = b.ffi.new("turbo_keys_layer *")
         for x in means.layers:
             values = np.ascontiguousarray(x.values, np.float32)
-            row.layer, row.n_values, row.roped, row.before, row.after = x.layer, len(values), x.roped, x.before, x.after
-            _native.check(b, b.lib.turbo_keys_set(out[0], row, b.ffi.from_buffer("float[]", values)))
+            moments = np.ascontiguousarray(x.moments, np.float32)
+            row.layer, row.n_values, row.n_moments, row.roped = x.layer, len(values), moments.size, x.roped
+            row.before, row.after = x.before, x.after
+            second = b.ffi.from_buffer("float[]", moments) if moments.size else b.ffi.NULL
+            _native.check(b, b.lib.turbo_keys_set(out[0], row, b.ffi.from_buffer("float[]", values), second))
         _native.check(b, b.lib.turbo_context_set_keys(context, out[0]), asked=means.source)
     finally:
         b.lib.turbo_keys_free(out[0])
@@ -212,7 +226,7 @@ def save(means: KeyMeans, path: Path, owner: str) -> None:
         "layers": [[x.layer, bool(x.roped), x.before, x.after] for x in means.layers],
         "hash": means.hash,
     }
-    arrays = {f"layer{x.layer}": x.values for x in means.layers}
+    arrays = {f"layer{x.layer}": np.vstack([x.values[None], x.moments]) for x in means.layers}
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,8 +251,9 @@ def load(path: Path, owner: str) -> KeyMeans:
     try:
         with np.load(path, allow_pickle=False) as data:
             meta = json.loads(bytes(data["meta"]))
+            rows = {int(i): np.asarray(data[f"layer{i}"], np.float32) for i, *_ in meta["layers"]}
             layers = tuple(
-                LayerMean(int(i), np.asarray(data[f"layer{i}"], np.float32), bool(roped), float(before), float(after))
+                LayerMean(int(i), rows[i][:1].ravel(), rows[i][1:], bool(roped), float(before), float(after))
                 for i, roped, before, after in meta["layers"]
             )
         means = KeyMeans(str(path), layers)

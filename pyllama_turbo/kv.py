@@ -214,13 +214,14 @@ def encode(x: ArrayLike, kv_type: str) -> NDArray[np.uint8]:
     return out
 
 
-def decode(data: ArrayLike, kv_type: str, values: int) -> NDArray[np.float32]:
+def decode(data: ArrayLike, kv_type: str, values: int | None = None) -> NDArray[np.float32]:
     """Decode what `encode` made.
 
     Args:
         data: uint8, last axis = the bytes of one row.
         kv_type: the type name given to `encode`.
-        values: values of one row, the length of the last axis before encoding.
+        values: values of one row, the length of the last axis before encoding. Default: what whole blocks of that many
+            bytes hold, of the larger block size where both would fit (rows of 9 and more).
 
     Returns:
         float32, shape `data.shape[:-1] + (values,)`.
@@ -231,11 +232,14 @@ def decode(data: ArrayLike, kv_type: str, values: int) -> NDArray[np.float32]:
     import numpy as np
 
     rows = np.ascontiguousarray(data, dtype=np.uint8)
+    row_bytes = rows.shape[-1] if rows.ndim else 0
+    if values is None:
+        values = _values_in(kv_type, row_bytes)
     kind = _for_rows(kv_type, values)
     need = values // kind.block_values * kind.block_bytes
-    if rows.ndim == 0 or rows.shape[-1] != need:
+    if row_bytes != need:
         raise errors.OptionError(
-            f"a row of {values} values of {kind.name} has {need} bytes, the last axis has {rows.shape[-1:] or 0}",
+            f"a row of {values} values of {kind.name} has {need} bytes, the last axis has {row_bytes}",
             asked=rows.shape,
             limit=need,
         )
@@ -245,3 +249,17 @@ def decode(data: ArrayLike, kv_type: str, values: int) -> NDArray[np.float32]:
     target = b.ffi.from_buffer("float[]", out, require_writable=True)
     _native.check(b, b.lib.turbo_kv_decode(kind.name.encode(), source, rows.nbytes, target, out.size))
     return out
+
+
+def _values_in(name: str, row_bytes: int) -> int:
+    """Values that `row_bytes` hold as whole blocks of a type, of its largest block size that fills them."""
+    kind = find(name)
+    siblings = [t for t in _table() if t.family == kind.family and (t.name == name or kind.name == kind.family)]
+    sizes = [
+        t.block_values * row_bytes // t.block_bytes for t in siblings if row_bytes and row_bytes % t.block_bytes == 0
+    ]
+    if not sizes:
+        raise errors.OptionError(
+            f"rows of {row_bytes} bytes are no whole blocks of {name}", asked=row_bytes, limit=kind.block_bytes
+        )
+    return max(sizes)

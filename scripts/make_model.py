@@ -39,6 +39,9 @@ class Features:
     post_norm: bool = False
     tied: bool = False
     swa_pattern: int = 0  # every n-th layer is global, the others slide; 0: all global
+    soft_cap: float = 0.0  # of attention logits
+    shared_kv: int = 0  # so many last layers read the keys and values of earlier ones (gemma4)
+    sinks: bool = False  # attention sinks, as gpt-oss has them: with biases everywhere, one norm before the experts
 
 
 ARCHS = {
@@ -46,6 +49,9 @@ ARCHS = {
     "qwen2": Features(qkv_bias=True),
     "qwen3": Features(qk_norm=True),
     "qwen3moe": Features(qk_norm=True),
+    "gemma2": Features(post_norm=True, tied=True, swa_pattern=2, soft_cap=50.0),
+    "gemma4": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=2, shared_kv=2),
+    "gpt-oss": Features(qkv_bias=True, swa_pattern=2, sinks=True),
     "gemma3": Features(qk_norm=True, post_norm=True, tied=True, swa_pattern=6),
 }
 
@@ -113,7 +119,8 @@ def write_model(
 
     Args:
         path: the file to write; its folder is created.
-        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3"). "llama" with `n_expert` is a MoE too.
+        arch: one of `ARCHS` ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gemma4", "gpt-oss").
+            "llama" with `n_expert` is a MoE too.
         n_layer: transformer layers.
         n_head: query heads; a multiple of `n_head_kv`.
         n_head_kv: key and value heads.
@@ -163,9 +170,9 @@ def _check(s: Shape) -> None:
         raise ValueError(f"head_dim {s.head_dim} is odd; rotary positions need pairs")
     if s.arch == "qwen2" and s.n_embd != s.n_head * s.head_dim:
         raise ValueError("qwen2 needs n_embd = n_head * head_dim")
-    if s.arch == "qwen3moe" and s.n_expert == 0:
-        raise ValueError("qwen3moe needs n_expert > 0")
-    if s.n_expert and s.arch not in ("llama", "qwen3moe"):
+    if s.arch in ("qwen3moe", "gpt-oss") and s.n_expert == 0:
+        raise ValueError(f"{s.arch} needs n_expert > 0")
+    if s.n_expert and s.arch not in ("llama", "qwen3moe", "gpt-oss"):
         raise ValueError(f"{s.arch} has no expert layers")
 
 
@@ -189,6 +196,15 @@ def _set_metadata(w: GGUFWriter, s: Shape, n_expert_used: int, rope_freq_base: f
         w.set(".expert_feed_forward_length", s.n_ff)
     if ARCHS[s.arch].swa_pattern:
         w.set(".attention.sliding_window", s.n_swa)
+    if ARCHS[s.arch].shared_kv:
+        w.set(".attention.shared_kv_layers", ARCHS[s.arch].shared_kv)
+        w.set(".attention.sliding_window_pattern", [(i + 1) % ARCHS[s.arch].swa_pattern != 0 for i in range(s.n_layer)])
+        for key in (".attention.key_length_swa", ".attention.value_length_swa", ".rope.dimension_count_swa"):
+            w.set(key, s.head_dim)
+        w.set(".embedding_length_per_layer_input", 0)
+    if ARCHS[s.arch].soft_cap:
+        w.set(".attn_logit_softcapping", ARCHS[s.arch].soft_cap)
+        w.set(".final_logit_softcapping", 30.0)
 
 
 def _add_embeddings(weights: Weights, s: Shape, logit_gain: float) -> None:
@@ -203,6 +219,8 @@ def _add_embeddings(weights: Weights, s: Shape, logit_gain: float) -> None:
         embd = rng.standard_normal((s.n_vocab, s.n_embd), dtype=np.float32)
         weights.writer.add("token_embd.weight", embd.astype(weights.dtype))
         weights.writer.add("output.weight", output.astype(weights.dtype))
+    if ARCHS[s.arch].shared_kv:
+        weights.vector("rope_freqs.weight", s.head_dim // 2, spread=0.0)
     weights.vector("output_norm.weight", s.n_embd)
 
 
@@ -221,7 +239,10 @@ def _add_attention(weights: Weights, s: Shape, layer: int, k_bias: float) -> Non
     if features.qk_norm:
         weights.vector(p + "attn_q_norm.weight", s.head_dim, mean=1.5)
         weights.vector(p + "attn_k_norm.weight", s.head_dim)
-    if features.post_norm:
+    if features.sinks:
+        weights.vector(p + "attn_sinks.weight", s.n_head, mean=0.0, spread=1.0)
+        weights.vector(p + "attn_output.bias", s.n_embd, mean=0.0)
+    if features.post_norm or features.sinks:
         weights.vector(p + "post_attention_norm.weight", s.n_embd)
 
 
@@ -234,16 +255,26 @@ def _add_k_bias(weights: Weights, name: str, n_kv: int, head_dim: int, outlier: 
 
 
 def _add_feed_forward(weights: Weights, s: Shape, layer: int) -> None:
-    p = f"blk.{layer}."
-    weights.vector(p + "ffn_norm.weight", s.n_embd)
+    p, features = f"blk.{layer}.", ARCHS[s.arch]
+    if not features.sinks:
+        weights.vector(p + "ffn_norm.weight", s.n_embd)
     suffix = "_exps" if s.n_expert else ""
     if s.n_expert:
         weights.matrix(p + "ffn_gate_inp", s.n_embd, s.n_expert, gain=2.0)
     weights.matrix(p + "ffn_gate" + suffix, s.n_embd, s.n_ff, n_expert=s.n_expert)
     weights.matrix(p + "ffn_up" + suffix, s.n_embd, s.n_ff, n_expert=s.n_expert)
     weights.matrix(p + "ffn_down" + suffix, s.n_ff, s.n_embd, n_expert=s.n_expert)
-    if ARCHS[s.arch].post_norm:
+    if features.sinks:
+        _add_expert_biases(weights, s, p)
+    if features.post_norm:
         weights.vector(p + "post_ffw_norm.weight", s.n_embd)
+
+
+def _add_expert_biases(weights: Weights, s: Shape, p: str) -> None:
+    weights.vector(p + "ffn_gate_inp.bias", s.n_expert, mean=0.0)
+    for name, n in (("gate", s.n_ff), ("up", s.n_ff), ("down", s.n_embd)):
+        values = 0.1 * weights.rng.standard_normal((s.n_expert, n), dtype=np.float32)
+        weights.writer.add(f"{p}ffn_{name}_exps.bias", values.astype(np.float32))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,9 +16,10 @@ typedef struct turbo_keys turbo_keys;  // mean keys before RoPE, by layer; belon
 typedef struct turbo_keys_layer {
     int32_t layer;         // model layer
     int32_t n_values;      // n_head_kv * head_dim
+    int32_t n_moments;     // 4 * n_values, or 0: unknown, keys are then centred but not balanced
     bool    roped;         // RoPE applies to this layer's keys
-    double  before;        // disturbance of the layer's attention by 3-bit trellis keys, not centred, nats
-    double  after;         // the same, centred for the calibration's own positions
+    double  before;        // disturbance of the layer's attention by 3-bit trellis keys as the model makes them, nats
+    double  after;         // the same, centred and balanced for the calibration's own positions
 } turbo_keys_layer;
 
 // "" if this model's keys can be centred, else the reason. Valid until the thread's next call.
@@ -34,11 +35,15 @@ TURBO_API int32_t turbo_keys_from_bias(turbo_model * model, turbo_keys ** out);
 
 // Empty mean keys to fill from a file with turbo_keys_set.
 TURBO_API int32_t turbo_keys_new(turbo_keys ** out);
-TURBO_API int32_t turbo_keys_set(turbo_keys * keys, const turbo_keys_layer * layer, const float * values);
+TURBO_API int32_t turbo_keys_set(turbo_keys * keys, const turbo_keys_layer * layer, const float * values, const float * moments);
 
 // Layers with mean keys: fills at most cap, returns how many there are. Values of one of them by index.
 TURBO_API int32_t turbo_keys_layers(const turbo_keys * keys, turbo_keys_layer * out, int32_t cap);
 TURBO_API int32_t turbo_keys_values(const turbo_keys * keys, int32_t index, float * out, int32_t cap);
+
+// Second moments of the same layer (key_moments.h says what they are): both vectors of the keys, then both of the queries, n_values
+// each. Returns n_moments.
+TURBO_API int32_t turbo_keys_moments(const turbo_keys * keys, int32_t index, float * out, int32_t cap);
 
 // Centre a new context's keys, before anything is decoded in it. Float keys gain nothing by it and cannot be shifted then;
 // a caller leaves them alone.

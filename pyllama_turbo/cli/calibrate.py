@@ -46,7 +46,7 @@ def command(model: str, file: str | None, out: str | None, threads: int, as_json
         return 0
     bad = set(means.badly_conditioned())
     print_table(
-        ("layer", "not centred", "centred", "keys"),
+        ("layer", "as they are", "centred, balanced", "keys"),
         [(x.layer, x.before, x.after, "q8_0" if x.layer in bad else "as asked") for x in means.layers],
     )
     note(f"disturbance in nats, limit {DISTURBANCE_LIMIT:g}; written to {target}")

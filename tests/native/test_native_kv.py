@@ -105,3 +105,14 @@ def test_bad_arrays_are_refused() -> None:
             kv.encode(bad, "turbo3")
     with pytest.raises(errors.OptionError):
         kv.decode(np.zeros(51, np.uint8), "turbo3", 128)
+
+
+@pytest.mark.parametrize("name", [*TURBO, "q8_0", "f16", "turbo3_64"])
+@pytest.mark.parametrize("values", [64, 128, 192, 256, 320, 1024])
+def test_decode_knows_the_length_of_a_row(name: str, values: int) -> None:
+    x = np.random.default_rng(3).standard_normal((3, values), dtype=np.float32)
+    data = kv.encode(x, name)
+    assert np.array_equal(kv.decode(data, name), kv.decode(data, name, values))
+    assert kv.decode(data, name).shape == x.shape
+    with pytest.raises(errors.OptionError):
+        kv.decode(np.zeros((3, 0), np.uint8), name)

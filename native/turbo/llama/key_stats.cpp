@@ -6,6 +6,7 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -31,20 +32,22 @@ static bool behind_rope(const ggml_tensor * t) {
 bool turbo_key_stats::observe(ggml_tensor * t, bool ask, void * user_data) {
     auto * stats = static_cast<turbo_key_stats *>(user_data);
     const bool keys = t->op == GGML_OP_SET_ROWS && key_layer(t->view_src) >= 0;
-    const bool queries = t->op == GGML_OP_FLASH_ATTN_EXT && t->src[0]->type == GGML_TYPE_F32;
-    if (stats->ctx == nullptr) {
-        return !ask; // not yet gathering: ask for nothing, stop nothing
+    const bool queries = t->op == GGML_OP_FLASH_ATTN_EXT && t->src[0]->type == GGML_TYPE_F32 && key_layer(t->src[1]->view_src) >= 0;
+    if (stats->ctx == nullptr || stats->stopped) {
+        return !ask && !stats->stopped; // not gathering: ask for nothing, stop nothing
     }
     if (ask) {
-        // A backend may fuse RoPE with the write behind it and never store the rotated keys: a stop after RoPE keeps them.
-        return keys || queries || t->op == GGML_OP_ROPE;
+        // A device may fuse RoPE with the write behind it and never store the rotated keys: a stop after RoPE keeps them.
+        const bool fusable = t->op == GGML_OP_ROPE && t->buffer != nullptr && !ggml_backend_buffer_is_host(t->buffer);
+        return keys || queries || fusable;
     }
     if (keys) {
         stats->keys_written(t);
     } else if (queries) {
         stats->queries_used(t);
+        stats->stopped = stats->layer_done && !stats->layer_done(++stats->seen);
     }
-    return true;
+    return !stats->stopped;
 }
 
 // A tensor's bytes on the host, over its whole span (it may be strided).
@@ -61,61 +64,81 @@ void turbo_key_stats::keys_written(const ggml_tensor * write) {
     turbo_layer_keys & layer = layers[il];
     const int64_t width = src->ne[0];
     const int64_t rows = src->ne[1];
-    if (layer.n == 0) {
-        layer.n_head_kv = hparams.n_head_kv(il);
-        layer.head_dim = width / layer.n_head_kv;
-        layer.sum.assign(width, 0);
-        layer.sum_before.assign(width, 0);
-        layer.square.assign(layer.n_head_kv, 0);
-        layer.roped = behind_rope(src);
-        ropes[il] = layer.roped ? turbo_rope_of(ctx, il) : turbo_rope();
-    }
+    layer = turbo_layer_keys();
+    layer.n = rows;
+    layer.n_head_kv = hparams.n_head_kv(il);
+    layer.head_dim = width / layer.n_head_kv;
+    layer.sum.assign(width, 0);
+    layer.sum_before.assign(width, 0);
+    layer.square.assign(layer.n_head_kv, 0);
+    layer.roped = behind_rope(src);
+    ropes[il] = layer.roped ? turbo_rope_of(ctx, il) : turbo_rope();
     const std::vector<char> bytes = span_of(src);
-    std::vector<float> keys(width * rows);
+    std::vector<float> & stored = keys[il];
+    stored.resize(width * rows);
     for (int64_t r = 0; r < rows; ++r) {
-        memcpy(keys.data() + r * width, bytes.data() + r * src->nb[1], width * sizeof(float));
+        memcpy(stored.data() + r * width, bytes.data() + r * src->nb[1], width * sizeof(float));
     }
     for (int64_t i = 0; i < width * rows; ++i) {
-        layer.sum[i % width] += keys[i];
-        layer.square[(i % width) / layer.head_dim] += double(keys[i]) * keys[i];
+        layer.sum[i % width] += stored[i];
+        layer.square[(i % width) / layer.head_dim] += double(stored[i]) * stored[i];
     }
-    // Turning back by R(-p) leaves the magnitude factor squared.
-    const float m = turbo_rope_magnitude(ropes[il], layer.head_dim);
-    std::vector<int32_t> back(rows);
-    std::iota(back.begin(), back.end(), position);
-    for (int32_t & p : back) {
-        p = -p;
-    }
-    turbo_rope_apply(ropes[il], keys, layer.head_dim, layer.n_head_kv, back);
+    const std::vector<float> before = turbo_rope_back(ropes[il], stored, layer.head_dim, layer.n_head_kv, 0, 1);
     for (int64_t i = 0; i < width * rows; ++i) {
-        layer.sum_before[i % width] += keys[i] / (m * m);
+        layer.sum_before[i % width] += before[i];
     }
-    layer.n += rows;
+}
+
+// The mask of the queries of a record, over its keys; without a mask, all are seen.
+static std::vector<float> mask_of(const ggml_tensor * mask, const turbo_attention_record & r) {
+    std::vector<float> out(r.n_query * r.n_key, 0.0f);
+    if (mask == nullptr) {
+        return out;
+    }
+    const std::vector<char> bytes = span_of(mask); // f16, what flash attention takes
+    for (int64_t i = 0; i < r.n_query; ++i) {
+        const char * row = bytes.data() + (r.first_query + i * r.query_step) * mask->nb[1];
+        ggml_fp16_to_fp32_row(reinterpret_cast<const ggml_fp16_t *>(row), out.data() + i * r.n_key, r.n_key);
+    }
+    return out;
 }
 
 void turbo_key_stats::queries_used(const ggml_tensor * attention) {
     const ggml_tensor * q = attention->src[0]; // [head_dim, tokens, heads]
-    const ggml_tensor * k = attention->src[1];
-    const int il = key_layer(k->view_src);
-    if (il < 0 || layers.find(il) == layers.end()) {
+    const int il = key_layer(attention->src[1]->view_src);
+    const auto found = layers.find(il);
+    // Of several layers that read the same keys the first decides.
+    if (found == layers.end() || !found->second.moments.empty() || q->ne[1] != found->second.n || q->ne[3] != 1) {
         return;
     }
-    turbo_layer_keys & layer = layers[il];
-    layer.query.resize(layer.n_head_kv, 0);
-    const int64_t group = q->ne[2] / layer.n_head_kv;
+    turbo_layer_keys & layer = found->second;
+    turbo_attention_record record;
+    record.n_key = layer.n;
+    record.n_query = (layer.n - record.first_query + record.query_step - 1) / record.query_step;
+    record.head_dim = layer.head_dim;
+    record.n_head_kv = layer.n_head_kv;
+    record.n_head = q->ne[2];
+    float params[2];
+    memcpy(params, attention->op_params, sizeof(params));
+    record.scale = params[0];
+    record.max_bias = params[1];
+    record.queries.resize(record.n_query * record.n_head * record.head_dim);
     const std::vector<char> bytes = span_of(q);
-    for (int64_t h = 0; h < q->ne[2]; ++h) {
-        for (int64_t r = 0; r < q->ne[1]; ++r) {
-            const float * row = reinterpret_cast<const float *>(bytes.data() + r * q->nb[1] + h * q->nb[2]);
-            double square = 0;
-            for (int64_t i = 0; i < q->ne[0]; ++i) {
-                square += double(row[i]) * row[i];
-            }
-            layer.query[h / group] += square / group;
+    layer.query.assign(layer.n_head_kv, 0);
+    const int64_t group = record.n_head / layer.n_head_kv;
+    for (int64_t h = 0; h < record.n_head; ++h) {
+        for (int64_t i = 0; i < record.n_query; ++i) {
+            float * row = record.queries.data() + (i * record.n_head + h) * record.head_dim;
+            memcpy(row, bytes.data() + (record.first_query + i * record.query_step) * q->nb[1] + h * q->nb[2],
+                   record.head_dim * sizeof(float));
+            const double square = std::inner_product(row, row + record.head_dim, row, 0.0);
+            layer.query[h / group] += square / double(group);
         }
     }
-    layer.n_query += q->ne[1];
-    float scale;
-    memcpy(&scale, attention->op_params, sizeof(scale));
-    layer.attention_scale = scale;
+    layer.n_query = record.n_query;
+    layer.attention_scale = record.scale;
+    record.mask = mask_of(attention->src[3], record);
+    record.keys = std::move(keys[il]);
+    keys.erase(il);
+    layer.moments = turbo_moments_of(record, ropes[il], n_threads);
 }

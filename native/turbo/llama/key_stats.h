@@ -1,9 +1,11 @@
 // Statistics of a model's keys, gathered while a text runs through it: what centred keys are made from.
 #pragma once
 
+#include "turbo/llama/key_moments.h"
 #include "turbo/llama/rope_host.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -20,14 +22,17 @@ struct turbo_layer_keys {
     std::vector<double> query;       // |q|^2 by KV head, mean over the query heads of its group, summed over rows
     int64_t n_query = 0;             // rows in `query`
     double attention_scale = 0;      // factor on q.k in the softmax
+    turbo_moments moments;           // of the first layer that reads these keys
 };
 
-// Watches a context's graph through the scheduler's callback. The context must run one sequence from position 0, with
-// float KV types, and `position` must name the first position of each batch before it is decoded.
+// Watches a context's graph through the scheduler's callback. The context must decode one text, from position 0, as a single
+// batch of one sequence, with float KV types.
 struct turbo_key_stats {
     std::map<uint32_t, turbo_layer_keys> layers;
-    int32_t position = 0;
-    const llama_context * ctx = nullptr; // set once the context exists; nothing is gathered before
+    const llama_context * ctx = nullptr;    // set once the context exists; nothing is gathered before
+    int n_threads = 1;                      // for the products of turbo_moments_of
+    std::function<bool(int64_t)> layer_done; // called with the number of layers seen; false stops
+    bool stopped = false;                   // layer_done said so: what was gathered is incomplete
 
     // ggml_backend_sched_eval_callback; user_data is the turbo_key_stats.
     static bool observe(ggml_tensor * t, bool ask, void * user_data);
@@ -36,4 +41,6 @@ private:
     void keys_written(const ggml_tensor * write);
     void queries_used(const ggml_tensor * attention);
     std::map<uint32_t, turbo_rope> ropes;
+    std::map<uint32_t, std::vector<float>> keys; // [n][n_head_kv][head_dim], of layers whose attention is still to come
+    int64_t seen = 0;
 };

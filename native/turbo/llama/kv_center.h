@@ -10,16 +10,27 @@
 #include <map>
 #include <vector>
 
-// The centres of one cache: a float32 tensor [n_embd_k_gqa] per layer, in the memory of that layer's keys. Where
-// upstream rotates the keys of a type (q8_0, q4_0), the tensor holds the rotated centre.
+// The vectors of one cache, by layer, as float32 tensors in the memory of that layer's keys.
 struct turbo_kv_centers {
-    std::map<uint32_t, ggml_tensor *> by_layer;
+    enum kind {
+        center,      // [n_embd_k_gqa], of the keys as they are stored: balanced (kv_balance.h) and, where upstream rotates
+                     // the keys of a type (q8_0, q4_0), rotated
+        key_scale,   // [n_embd_k_gqa], a of kv_balance.h
+        query_scale, // [n_embd_k_gqa], 1 / a
+        kinds
+    };
+    std::map<uint32_t, ggml_tensor *> by_layer[kinds];
+    std::map<const ggml_tensor *, uint32_t> owners; // of each tensor of keys: other layers, and other caches, read them too
     std::vector<ggml_context_ptr> contexts;
     std::vector<ggml_backend_buffer_ptr> buffers;
 
-    // Adds a centre of `n` floats for layer `il` in memory of kind `buft`; false when memory is short.
-    bool add(uint32_t il, const float * values, int64_t n, ggml_backend_buffer_type_t buft);
+    // Adds a vector of `n` floats for layer `il` in memory of kind `buft`; false when memory is short.
+    bool add(kind what, uint32_t il, const float * values, int64_t n, ggml_backend_buffer_type_t buft);
 };
+
+// A vector of layer `il` shaped to broadcast over the tokens of `x` ([width, tokens] or [head_dim, heads, tokens]), or null.
+ggml_tensor * turbo_kv_vector(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
+                              const ggml_tensor * x);
 
 // keys - c. `keys` is [n_embd_k_gqa, tokens] or [head_dim, heads, tokens]; returned unchanged when there is no centre.
 ggml_tensor * turbo_kv_center(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys);

@@ -1,6 +1,7 @@
 // What upstream's KV cache and context call: the names that appear in native/patches/0002-kv-cache.patch.
 #pragma once
 
+#include "turbo/llama/kv_balance.h"
 #include "turbo/llama/kv_center.h"
 #include "turbo/llama/kv_mask.h"
 #include "turbo/llama/kv_plan.h"

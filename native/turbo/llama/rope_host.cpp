@@ -61,6 +61,20 @@ void turbo_rope_apply(const turbo_rope & rope, std::vector<float> & x, int64_t h
     memcpy(x.data(), out->data, bytes);
 }
 
+std::vector<float> turbo_rope_back(const turbo_rope & rope, std::vector<float> x, int64_t head_dim, int64_t n_head, int32_t first,
+                                   int32_t step) {
+    std::vector<int32_t> back(x.size() / (head_dim * n_head));
+    for (size_t r = 0; r < back.size(); ++r) {
+        back[r] = -(first + (int32_t) r * step);
+    }
+    turbo_rope_apply(rope, x, head_dim, n_head, back);
+    const float m = turbo_rope_magnitude(rope, head_dim); // turning back multiplies by it once more
+    for (float & value : x) {
+        value /= m * m;
+    }
+    return x;
+}
+
 float turbo_rope_magnitude(const turbo_rope & rope, int64_t head_dim) {
     std::vector<float> unit(head_dim, 0.0f);
     unit[0] = 1.0f;

@@ -24,5 +24,9 @@ turbo_rope turbo_rope_of(const llama_context * ctx, uint32_t il);
 void turbo_rope_apply(const turbo_rope & rope, std::vector<float> & x, int64_t head_dim, int64_t n_head,
                       const std::vector<int32_t> & pos);
 
+// Rows of x (as above), which stand at positions first, first + step, ..., before RoPE: turned back, without its magnitude.
+std::vector<float> turbo_rope_back(const turbo_rope & rope, std::vector<float> x, int64_t head_dim, int64_t n_head, int32_t first,
+                                   int32_t step);
+
 // The factor by which the rotation scales a vector (YaRN's attention factor); 1 without scaling.
 float turbo_rope_magnitude(const turbo_rope & rope, int64_t head_dim);

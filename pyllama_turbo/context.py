@@ -69,8 +69,8 @@ class Context(Handle):
             status = b.lib.turbo_context_new(model.pointer(), params, out)
         del keep
         _native.check(b, status, asked=asked, hint=_flash_hint(options))
-        logs.drain(b.ffi, b.lib)
         super().__init__(b, out[0], b.lib.turbo_context_free, model)
+        logs.drain(b.ffi, b.lib)
         if means is not None:
             install(b, out[0], means)
         self.model = model

@@ -206,9 +206,8 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         ctx->ctx = llama_init_from_model(model->model, native);
         if (!ctx->ctx) {
             const std::string reason = turbo_log_reason();
-            const bool memory = reason.find("alloc") != std::string::npos || reason.find("memory") != std::string::npos;
-            return turbo_fail(memory ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED, "cannot create the context: %s",
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED,
+                              "cannot create the context: %s", reason.empty() ? "no reason given" : reason.c_str());
         }
         const llama_cparams & cparams = ctx->ctx->get_cparams();
         ctx->model = model;

@@ -152,8 +152,8 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
                 return turbo_fail(TURBO_E_ABORTED, "loading '%s' was cancelled", path);
             }
             const std::string reason = turbo_log_reason();
-            return turbo_fail(TURBO_E_LOAD, "cannot load '%s': %s", path,
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_LOAD, "cannot load '%s': %s",
+                              path, reason.empty() ? "no reason given" : reason.c_str());
         }
         auto model = std::make_unique<turbo_model>();
         model->model = loaded;

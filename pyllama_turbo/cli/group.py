@@ -44,7 +44,7 @@ SECTIONS = {
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 EPILOG = """\b
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed, 143 terminated.
 Options of models, contexts, sampling and generation are also read from
 PYLLAMA_TURBO_<NAME>, with the NAME that the help shows: PYLLAMA_TURBO_N_CTX=8k.
 Completion: eval "$(_PYLLAMA_TURBO_COMPLETE=bash_source pyllama-turbo)"

@@ -13,6 +13,7 @@ from ..options import ContextOptions, GenerationOptions, ModelOptions, SamplingO
 from .flags import GroupedCommand, given, json_option, model_option, option_flags
 from .output import note, print_json, progress, size
 from .prompt import prompt_options, read_prompt
+from .prompt_cache import PromptCache, prompt_cache_options
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @click.command("run", cls=GroupedCommand)
 @model_option
 @prompt_options
+@prompt_cache_options
 @click.option("-q", "--quiet", is_flag=True, help="Print no timings.")
 @json_option
 @option_flags(GenerationOptions, SamplingOptions, ContextOptions, ModelOptions)
@@ -34,11 +36,13 @@ def command(model: str, prompt: str | None, file: str | None, quiet: bool, as_js
     timings and KV types follow on stderr. The text is continued as it is: no chat template is applied.
     """
     text = read_prompt(prompt, file)
+    cache = PromptCache(*(values.pop(name) for name in ("prompt_cache", "prompt_cache_all", "prompt_cache_ro")))
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
         make_context(opened, **given(values, ContextOptions)) as ctx,
     ):
-        return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), quiet, as_json)
+        cache.load(ctx)
+        return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), cache, quiet, as_json)
 
 
 def load_model(path: Path, **options: Any) -> Model:
@@ -55,7 +59,7 @@ def make_context(model: Model, **options: Any) -> Context:
         return model.context(progress=update, **options)
 
 
-def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_json: bool) -> int:
+def _generate(ctx: Context, text: str, options: dict[str, Any], cache: PromptCache, quiet: bool, as_json: bool) -> int:
     from ..generate import generate
 
     parts: list[str] = []
@@ -63,6 +67,8 @@ def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_
     with generate(ctx, text, **options) as run:
         try:
             for event in run:
+                if not parts:
+                    cache.prompt_done(ctx, event)
                 parts.append(event.text)
                 if not as_json and event.text:
                     sys.stdout.write(event.text)
@@ -70,12 +76,15 @@ def _generate(ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_
         except KeyboardInterrupt:
             interrupted = True
     last = run.last
+    cache.finished(ctx)
     if as_json:
-        print_json(_result("".join(parts), last, ctx.kv, interrupted))
+        print_json(_result("".join(parts), last, ctx.kv, interrupted) | {"prompt_cache": cache.facts()})
     else:
         click.echo()
         if not quiet and last is not None:
             _timings(last, ctx.kv, interrupted)
+            if cache.path is not None:
+                note(f"cache      {cache.line(last)}")
     return 130 if interrupted else 0
 
 

@@ -60,10 +60,10 @@ class TimedLibrary:
         return call
 
     def own_seconds(self) -> list[float]:
-        """Time outside of the functions, from each choice of a token to the next."""
+        """Time outside of the functions, from each call that runs and chooses a token to the next."""
         own: list[float] = []
         for (_, _, before), (name, start, _) in pairwise(self.calls):
-            if name == "turbo_sampler_next":
+            if name == "turbo_sampler_step":
                 own.append(0.0)
             if own:
                 own[-1] += start - before

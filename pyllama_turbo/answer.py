@@ -6,10 +6,11 @@ It runs nothing itself: `generate` drives one answer, `batch` several, each row 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._context_params import as_ids
 from .events import Event
 from .logprobs import Distribution, TokenLogprobs
 from .options import GenerationOptions, SamplingOptions, split_keywords
@@ -187,12 +188,7 @@ def make_answer(
             "this model only encodes: it cannot continue a text", hint="use `embed` on a context with embeddings=True"
         )
     sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
-    if isinstance(prompt, (str, bytes)):
-        ids = context.model.tokenizer.encode(prompt, parse_special=parse_special)
-    else:
-        ids = list(prompt)
-    if not ids:
-        raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
+    ids = _prompt_tokens(context, prompt, parse_special)
     if options.logprobs is not None and options.logprobs > context.model.facts.n_vocab:
         raise errors.OptionError(
             f"logprobs is {options.logprobs}, the vocabulary has {context.model.facts.n_vocab}",
@@ -201,3 +197,19 @@ def make_answer(
         )
     chain = sampler or Sampler(context.model, sampling, processors=check_processors(processors))
     return Answer(context, ids, chain, options, seq, job)
+
+
+def _prompt_tokens(context: Context, prompt: str | bytes | Sequence[int], parse_special: bool) -> list[int]:
+    if isinstance(prompt, (str, bytes)):
+        ids = context.model.tokenizer.encode(prompt, parse_special=parse_special)
+    elif isinstance(prompt, Iterable):
+        ids = as_ids(items) if (items := list(prompt)) else []
+    else:
+        raise errors.OptionError(f"a prompt is a text or a list of tokens, not {prompt!r}", asked=prompt)
+    if not ids:
+        raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
+    n_vocab = context.model.facts.n_vocab
+    wrong = next((t for t in (min(ids), max(ids)) if not 0 <= t < n_vocab), None)
+    if wrong is not None:
+        raise errors.OptionError(f"token {wrong} is outside the vocabulary of {n_vocab}", asked=wrong, limit=n_vocab)
+    return ids

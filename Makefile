@@ -25,7 +25,7 @@ PIP    := $(PY) -m pip --disable-pip-version-check
 OWN    := --no-build-isolation --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch build demo test build-and-test lint types wheel sdist doctor check-cuda test-gpu bench-gpu bench-kernels results clean distclean
+.PHONY: help fetch build demo test build-and-test lint types reference wheel sdist doctor check-cuda test-gpu bench-gpu bench-kernels results clean distclean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ lint: ## Check style (ruff)
 
 types: ## Check types of the package and the examples (mypy --strict)
 	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo && $(PY) -m mypy --strict examples
+
+reference: ## Write docs/cli.md and docs/api.md from the commands and the docstrings
+	@$(PY) scripts/make_cli_reference.py && $(PY) scripts/make_api_reference.py
 
 wheel: ## Build a wheel for this machine into dist/
 	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .batch import Batch as Batch
     from .buildinfo import build_info as build_info
     from .chat import Chat as Chat
+    from .compat import Llama as Llama
     from .context import Context as Context
     from .devices import Device as Device
     from .embedding import Embeddings as Embeddings
@@ -81,6 +82,7 @@ _HOME = {
     "Chat": "chat",
     "Context": "context",
     "Device": "devices",
+    "Llama": "compat",
     "Embeddings": "embedding",
     "Lora": "lora",
     "Model": "model",
@@ -110,6 +112,7 @@ __all__ = [
     "Generation",
     "GenerationOptions",
     "InternalError",
+    "Llama",
     "Lora",
     "MemoryEstimate",
     "MemoryLimitError",

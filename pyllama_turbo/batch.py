@@ -102,8 +102,7 @@ class _Scheduler:
     def cancel(self) -> None:
         """Stop everything, the running step included; from any thread."""
         self.cancelled = True
-        if self.context.user is self:
-            self.context.cancel()
+        self.context.cancel(self)
 
     def step(self) -> None:
         """Run one batch and collect its events."""

@@ -88,7 +88,8 @@ def render(
         template_kwargs: further variables of the template.
 
     Raises:
-        OptionError: a message of the wrong shape, or a template that refuses it, with its reason.
+        OptionError: a message of the wrong shape, a template that refuses it, with its reason, or one that does not end
+            within bounds of time and memory.
     """
     request: dict[str, Any] = {
         "messages": _check_messages(messages),
@@ -100,10 +101,11 @@ def render(
     request.update({name: value for name, value in optional.items() if value is not None})
     if tools is not None:
         request.update(tools=list(tools), tool_choice=tool_choice)
+    text = _native.c_json(request, "the chat")
     b = model._binding
     out = b.ffi.new("char **")
     with model.lock:
-        _native.check(b, b.lib.turbo_chat_apply(model.pointer(), json.dumps(request).encode(), out))
+        _native.check(b, b.lib.turbo_chat_apply(model.pointer(), text, out))
     answer = json.loads(_native.take_text(b, out[0]))
     return Rendered(
         prompt=answer["prompt"],
@@ -155,16 +157,47 @@ def ask(context: Context, messages: Sequence[Message], *, seq: int = 0, **keywor
     """
     names = ("template", "tools", "tool_choice", "enable_thinking", "json_schema", "template_kwargs")
     rendered = render(context.model, messages, **{n: keywords.pop(n) for n in names if n in keywords})
-    sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
+    _, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
     chosen = {n: v for n, v in keywords.items() if n in SamplingOptions.__dataclass_fields__}
-    if rendered.grammar and sampling.grammar is None:
-        chosen["grammar"] = rendered.grammar
-    triggers = rendered.triggers if rendered.grammar_lazy else None
-    sampler = Sampler(context.model, grammar_lazy=rendered.grammar_lazy, triggers=triggers, **chosen)
+    sampler = make_sampler(context.model, rendered, **chosen)
     rest = {n: v for n, v in keywords.items() if n not in SamplingOptions.__dataclass_fields__}
     rest["stop"] = (*options.stop, *rendered.stops)
     tokens = prompt_tokens(context.model, rendered.prompt)
     return rendered, generate(context, tokens, sampler=sampler, seq=seq, **rest)
+
+
+def make_sampler(model: Model, rendered: Rendered, **keywords: Any) -> Sampler:
+    """A sampler for the answer to a rendered chat: its grammar (tools, JSON schema) unless another one is given.
+
+    Args:
+        model: as the chat was rendered for.
+        rendered: the chat.
+        **keywords: as `Sampler`.
+    """
+    if rendered.grammar and keywords.get("grammar") is None:
+        keywords["grammar"] = rendered.grammar
+        if rendered.grammar_lazy:
+            keywords |= {"grammar_lazy": True, "triggers": rendered.triggers}
+        else:  # such a grammar describes the turn from its first marker on, which the prompt holds already
+            keywords["grammar_prefix"] = _grammar_prefix(model, rendered.generation_prompt)
+    return Sampler(model, **keywords)
+
+
+def _grammar_prefix(model: Model, text: str) -> list[int]:
+    """Tokens whose text is exactly the start of the assistant's turn.
+
+    Some tokenizers put a space before a text, or join it with a first letter; behind another character they do not.
+    """
+    tokenizer, raw = model.tokenizer, text.encode()
+    for lead in ("", "\n", "\t", "|") if text else ():
+        tokens = tokenizer.encode(lead + text, add_special=False, parse_special=True)
+        pieces = [tokenizer.piece(token, special=True) for token in tokens]
+        for i in range(len(tokens)):
+            if b"".join(pieces[i:]) == raw:
+                return tokens[i:]
+    if text:
+        raise errors.UnsupportedError("the start of a turn cannot be written in this model's tokens", asked=text)
+    return []
 
 
 def prompt_tokens(model: Model, prompt: str) -> list[int]:

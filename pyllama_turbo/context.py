@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, errors, kv, logs
+from ._claim import Claim
 from ._context_params import as_ids, check_memory, flash_hint, native_params, outputs_max
 from ._lifetime import Handle
 from ._views import float_view
@@ -69,6 +70,7 @@ class Context(Handle):
             status = b.lib.turbo_context_new(model.pointer(), params, out)
         del keep
         _native.check(b, status, asked=asked, hint=flash_hint(options))
+        self._claim = Claim()
         super().__init__(b, out[0], b.lib.turbo_context_free, model)
         logs.drain(b.ffi, b.lib)
         if means is not None:
@@ -86,7 +88,6 @@ class Context(Handle):
         if model.lora or options.lora_scales:
             scales = options.lora_scales
             self.set_lora([a.scale for a in model.lora] if scales is None else scales)
-        self._user: object = None  # the generation that runs on this context
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -279,10 +280,16 @@ class Context(Handle):
             self.decode(ids[kept:], pos=kept, seq=seq, outputs=outputs)
         return Prefill(kept, len(ids) - kept)
 
-    def cancel(self) -> None:
-        """Stop the decode that runs, from any thread: it raises AbortedError. Without one, the next decode does."""
+    def cancel(self, user: object | None = None) -> None:
+        """Stop the decode that runs, from any thread: it raises AbortedError. Without one, the next decode does.
+
+        With a `user`, only what runs for it is stopped (see `claim`).
+        """
+        self._claim.interrupt(user, self._set_abort)
+
+    def _set_abort(self, value: int) -> None:
         if not self.closed:
-            self._binding.lib.turbo_abort_set(self.pointer(), 1)
+            self._binding.lib.turbo_abort_set(self.pointer(), value)
 
     def _before_close(self) -> None:
         self.cancel()
@@ -375,24 +382,17 @@ class Context(Handle):
     def claim(self, user: object) -> None:
         """Reserve the context for one generation. Raises BusyError while another one runs."""
         with self.lock:
-            if self._user is not None and self._user is not user:
-                raise errors.BusyError(
-                    "this context is generating already", hint="close that generation first, or make another context"
-                )
-            self._user = user
+            self._claim.take(user)
 
     @property
     def user(self) -> object:
         """The generation the context is reserved for, or None."""
-        return self._user
+        return self._claim.user
 
     def release(self, user: object) -> None:
         """Give back what `claim` reserved, its unheard `cancel` included; does nothing for anyone else."""
         with self.lock:
-            if self._user is user:
-                self._user = None
-                if not self.closed:
-                    self._binding.lib.turbo_abort_set(self.pointer(), 0)
+            self._claim.give_back(user, self._set_abort)
 
     def __repr__(self) -> str:
         k, v = self.kv.requested

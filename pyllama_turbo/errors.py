@@ -11,7 +11,7 @@ Every exception carries its facts as attributes, so that a program can react wit
     ├── ModelFetchError         a known model could not be fetched
     ├── UnsupportedError        this model, cache or build cannot do it
     ├── MemoryLimitError        it would not fit, or an allocation failed                       (MemoryError)
-    ├── ContextFullError        more tokens than the context holds
+    ├── ContextFullError        more tokens than the context holds                              (ValueError)
     ├── BusyError               the context is generating for someone else
     ├── AbortedError            stopped by cancel()
     ├── DecodeError             the computation failed
@@ -104,7 +104,7 @@ class MemoryLimitError(TurboError, MemoryError):
     """It would not fit: `asked` and `limit` are bytes where they are known."""
 
 
-class ContextFullError(TurboError):
+class ContextFullError(TurboError, ValueError):
     """More tokens than the context holds: `asked` and `limit` are token counts."""
 
 

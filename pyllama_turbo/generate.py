@@ -90,8 +90,7 @@ class _Loop:
     def cancel(self) -> None:
         """Stop the running step and make it the last."""
         self.answer.cancelled = True
-        if self.context.user is self:
-            self.context.cancel()
+        self.context.cancel(self)
 
     def run(self) -> Generator[Event, None, None]:
         """The events; the context is given back at the end, whatever happens."""

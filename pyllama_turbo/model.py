@@ -153,7 +153,8 @@ class Model(Handle):
         del keep
         _native.check(b, status, asked=str(file))
         effective = replace(chosen, n_gpu_layers=n_gpu_layers)
-        model = cls(b, out[0], file, effective, shape, files)  # first of all: from here on it is freed whatever happens
+        # made first of all: from here on it is freed whatever happens
+        model = cls(b, out[0], file, effective, shape, files)
         try:
             logs.drain(b.ffi, b.lib)
             _callbacks.raise_parked()

@@ -6,13 +6,11 @@ frozen: `dataclasses.replace` makes a changed copy.
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import _option_values as _values
 from ._option_spec import OptionSpec, build, flag_value, option, parse_size, specs, suggest
 
 __all__ = [
@@ -32,95 +30,12 @@ __all__ = [
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 
-def _gpu_layers(value: Any) -> int | str:
-    text = str(value).strip().lower()
-    if text in ("auto", "all"):
-        return text
-    number = parse_size(value) if not text.startswith("-") else int(text)
-    if number < -1:
-        raise ValueError(f"{value!r} is neither a number of layers, 'auto' nor 'all'")
-    return "all" if number == -1 else number
-
-
-def _flash_attn(value: Any) -> str:
-    known = {"1": "on", "true": "on", "0": "off", "false": "off", "-1": "auto", "none": "auto"}
-    text = str(value).strip().lower()
-    return known.get(text, text)
-
-
-def _floats(value: Any) -> tuple[float, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    return tuple(float(v) for v in items)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    items = (value,) if isinstance(value, str) else tuple(value)
-    for item in items:
-        if not isinstance(item, str) or not item:
-            raise ValueError(f"{item!r} is not a text of at least one character")
-    return items
-
-
-def _order(value: Any) -> tuple[str, ...]:
-    items = value.replace(",", ";").split(";") if isinstance(value, str) else tuple(value)
-    return tuple(str(v).strip() for v in items if str(v).strip())
-
-
-def _lora(item: Any) -> tuple[str, float]:
-    if isinstance(item, (str, os.PathLike)):
-        path, scale = os.fspath(item), 1.0
-        head, colon, tail = path.rpartition(":")
-        if colon and head and not os.path.exists(path):  # a Path or a name with a colon is taken as it is
-            try:
-                path, scale = head, float(tail)
-            except ValueError:
-                raise ValueError(f"{item!r} is neither a file nor path:scale") from None
-    else:
-        path, scale = os.fspath(item[0]), float(item[1])
-    if not math.isfinite(scale):
-        raise ValueError(f"the scale of {path!r} is {scale}, not a finite number")
-    return str(path), scale
-
-
-def _loras(value: Any) -> tuple[tuple[str, float], ...]:
-    """One file, a list of files and (file, scale) pairs, or a mapping from file to scale."""
-    if isinstance(value, Mapping):
-        return tuple(_lora(pair) for pair in value.items())
-    return tuple(_lora(item) for item in ([value] if isinstance(value, (str, os.PathLike)) else value))
-
-
-def _scales(value: Any) -> tuple[float, ...]:
-    scales = _floats(value)
-    if not all(map(math.isfinite, scales)):
-        raise ValueError(f"{scales} are not all finite numbers")
-    return scales
-
-
-def _count(value: Any) -> int | None:
-    """True asks for the chosen token only, False for nothing."""
-    if isinstance(value, bool):
-        return 0 if value else None
-    number = parse_size(value)
-    if number < 0:
-        raise ValueError(f"{value!r} is not a number of tokens")
-    return number
-
-
-def _schema(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _bias(value: Any) -> tuple[tuple[int, float], ...]:
-    pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else value
-    return tuple((int(token), float(bias)) for token, bias in pairs)
-
-
 @dataclass(frozen=True)
 class ModelOptions:
     """How a model file is loaded."""
 
     n_gpu_layers: int | str = option(
-        "auto", "-ngl", "--gpu-layers", kind="any", parse=_gpu_layers, group="Model",
+        "auto", "-ngl", "--gpu-layers", "--n-gpu-layers", kind="any", parse=_values.gpu_layers, group="Model",
         help="Layers on the GPU: a number, auto (all if there is a GPU) or all.",
     )  # fmt: skip
     split_mode: str = option(
@@ -131,10 +46,16 @@ class ModelOptions:
         0, "-mg", "--main-gpu", kind="int", low=0, group="Model", help="GPU used with split mode none."
     )
     tensor_split: tuple[float, ...] = option(
-        (), "-ts", "--tensor-split", kind="list", parse=_floats, group="Model", help="Share of each GPU, as in 3,1."
+        (),
+        "-ts",
+        "--tensor-split",
+        kind="list",
+        parse=_values.floats,
+        group="Model",
+        help="Share of each GPU, as in 3,1.",
     )
     load_mode: str = option(
-        "auto", "--load-mode", kind="str", group="Model",
+        "auto", "-lm", "--load-mode", kind="str", group="Model",
         choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"),
         help="How the file is read: mapped, read, locked into RAM, or by direct I/O.",
     )  # fmt: skip
@@ -149,7 +70,7 @@ class ModelOptions:
         False, "--check-tensors", kind="bool", group="Model", help="Validate every tensor while loading."
     )
     lora: tuple[tuple[str, float], ...] = option(
-        (), "--lora", kind="list", parse=_loras, group="Model",
+        (), "--lora", kind="list", parse=_values.loras, group="Model",
         help="LoRA adapter, as path or path:scale; may be given several times.",
     )  # fmt: skip
     vocab_only: bool = option(False, kind="bool", group="Model", help="Load the tokenizer and metadata only.")
@@ -208,11 +129,12 @@ class ContextOptions:
         help="With --k-center auto, measure the mean keys when the model has none yet.",
     )  # fmt: skip
     flash_attn: str = option(
-        "auto", "-fa", "--flash-attn", kind="any", parse=_flash_attn, choices=("on", "off", "auto"), group="KV cache",
-        help="Flash attention; compressed KV types need it.",
+        "auto", "-fa", "--flash-attn", kind="any", parse=_values.flash_attn, choices=("on", "off", "auto"),
+        group="KV cache", help="Flash attention; compressed KV types need it.",
     )  # fmt: skip
     offload_kqv: bool = option(
         True,
+        "-kvo/-nkvo",
         "--kv-offload/--no-kv-offload",
         kind="bool",
         group="KV cache",
@@ -222,13 +144,21 @@ class ContextOptions:
         False, "--swa-full", kind="bool", group="KV cache", help="Sliding-window layers keep the whole context."
     )
     kv_unified: bool = option(
-        False, "--kv-unified", kind="bool", group="KV cache", help="One cache for all sequences instead of equal parts."
+        False,
+        "-kvu",
+        "--kv-unified",
+        kind="bool",
+        group="KV cache",
+        help="One cache for all sequences instead of equal parts.",
     )
     lora_scales: tuple[float, ...] | None = option(
-        None, kind="any", parse=_scales, group="Context",
+        None, kind="any", parse=_values.scales, group="Context",
         help="Scales of the model's LoRA adapters in this context (default: those the model was opened with).",
     )  # fmt: skip
-    op_offload: bool = option(True, kind="bool", group="Context", help="Run operations on host weights on the GPU.")
+    op_offload: bool = option(
+        True, "--op-offload/--no-op-offload", kind="bool", group="Context",
+        help="Run operations on host weights on the GPU.",
+    )  # fmt: skip
     embeddings: bool = option(False, kind="bool", group="Context", help="Compute embeddings.")
     pooling_type: str = option(
         "model", kind="str", choices=("model", "none", "mean", "cls", "last", "rank"), group="Context",
@@ -263,7 +193,7 @@ class SamplingOptions:
     """The sampler chain, upstream's engine and order."""
 
     temperature: float = option(
-        0.8, "--temp", kind="float", group="Sampling", help="Temperature; 0 takes the likeliest token."
+        0.8, "--temp", "--temperature", kind="float", group="Sampling", help="Temperature; 0 takes the likeliest token."
     )
     top_k: int = option(40, "--top-k", kind="int", group="Sampling", help="Keep the k likeliest tokens; 0 = all.")
     top_p: float = option(0.95, "--top-p", kind="float", low=0, high=1, group="Sampling", help="Nucleus; 1 = off.")
@@ -271,8 +201,10 @@ class SamplingOptions:
         0.05, "--min-p", kind="float", low=0, high=1, group="Sampling",
         help="Drop tokens below this share of the likeliest; 0 = off.",
     )  # fmt: skip
-    typical_p: float = option(1.0, "--typical", kind="float", low=0, high=1, group="Sampling", help="1 = off.")
-    top_n_sigma: float = option(-1.0, "--top-nsigma", kind="float", group="Sampling", help="-1 = off.")
+    typical_p: float = option(
+        1.0, "--typical", "--typical-p", kind="float", low=0, high=1, group="Sampling", help="1 = off."
+    )
+    top_n_sigma: float = option(-1.0, "--top-nsigma", "--top-n-sigma", kind="float", group="Sampling", help="-1 = off.")
     xtc_probability: float = option(
         0.0, "--xtc-probability", kind="float", low=0, high=1, group="Sampling", help="0 = off."
     )
@@ -296,7 +228,12 @@ class SamplingOptions:
         64, "--dry-penalty-last-n", kind="int", low=0, group="Sampling", help="Tokens DRY looks back at; 0 = off."
     )
     dry_sequence_breakers: tuple[str, ...] = option(
-        (), "--dry-sequence-breaker", kind="list", parse=_texts, group="Sampling", help="Texts that end a repetition."
+        (),
+        "--dry-sequence-breaker",
+        kind="list",
+        parse=_values.texts,
+        group="Sampling",
+        help="Texts that end a repetition.",
     )
     mirostat: int = option(0, "--mirostat", kind="int", low=0, high=2, group="Sampling", help="0 = off, 1, 2.")
     mirostat_tau: float = option(5.0, "--mirostat-ent", kind="float", group="Sampling", help="Target entropy.")
@@ -313,11 +250,12 @@ class SamplingOptions:
         help="Seed; not given or -1 = drawn, and reported.",
     )  # fmt: skip
     samplers: tuple[str, ...] = option(
-        SAMPLERS, "--samplers", kind="list", parse=_order, group="Sampling", help="The chain, in this order."
+        SAMPLERS, "--samplers", kind="list", parse=_values.order, group="Sampling", help="The chain, in this order."
     )
     logit_bias: tuple[tuple[int, float], ...] = option(
-        (), kind="any", parse=_bias, group="Sampling", help="Token -> value added to its logit; -inf forbids it."
-    )
+        (), "-l", "--logit-bias", kind="any", parse=_values.bias, group="Sampling",
+        help="Token and what is added to its logit, as 29905-2.5; 29905-inf forbids it.",
+    )  # fmt: skip
     ignore_eos: bool = option(
         False, "--ignore-eos", kind="bool", group="Sampling", help="Never choose a token that ends the generation."
     )
@@ -325,7 +263,7 @@ class SamplingOptions:
         None, "--grammar", kind="str", group="Sampling", help="GBNF grammar the output follows."
     )
     json_schema: str | None = option(
-        None, "-j", "--json-schema", kind="any", parse=_schema, group="Sampling",
+        None, "-j", "--json-schema", kind="any", parse=_values.schema, group="Sampling",
         help="JSON schema the output follows; {} for any JSON object.",
     )  # fmt: skip
 
@@ -335,7 +273,7 @@ class GenerationOptions:
     """One generation."""
 
     max_tokens: int | None = option(
-        None, "-n", "--predict", kind="size", low=-1, group="Generation",
+        None, "-n", "--predict", "--n-predict", kind="size", low=-1, group="Generation",
         help="Tokens to generate at most; not given or -1 = until the context is full.",
         parse=lambda v: -1 if str(v) == "-1" else parse_size(v),
     )  # fmt: skip
@@ -343,17 +281,27 @@ class GenerationOptions:
         (),
         "-r",
         "--stop",
+        "--reverse-prompt",
         kind="list",
-        parse=_texts,
+        parse=_values.texts,
         group="Generation",
         help="Texts that end the generation; not shown.",
     )
-    echo: bool = option(False, "--echo", kind="bool", group="Generation", help="Emit the prompt first.")
+    echo: bool = option(
+        False,
+        "--echo",
+        "--display-prompt/--no-display-prompt",
+        kind="bool",
+        group="Generation",
+        help="Emit the prompt first.",
+    )
     logprobs: int | None = option(
-        None, kind="any", parse=_count, group="Generation",
+        None, kind="any", parse=_values.count, group="Generation",
         help="Report log probabilities: of the token, and of this many likeliest; with echo, of the prompt too.",
     )  # fmt: skip
-    special: bool = option(False, "--special", kind="bool", group="Generation", help="Show special tokens in the text.")
+    special: bool = option(
+        False, "-sp", "--special", kind="bool", group="Generation", help="Show special tokens in the text."
+    )
     reuse: bool = option(
         True, "--cache-prompt/--no-cache-prompt", kind="bool", group="Generation",
         help="Keep what the cache already holds of the prompt.",

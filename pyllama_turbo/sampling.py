@@ -48,6 +48,7 @@ class Sampler(Handle):
         processors: called in order before each choice with the tokens so far and the writable logits [n_vocab] of this
             step; they change the logits in place.
         grammar_lazy, triggers: constrain only after a trigger, as `chat.render` asks for tools.
+        grammar_prefix: tokens at the end of every prompt that the grammar describes too.
 
     Attributes:
         seed: the seed in use, drawn if none was given.
@@ -67,6 +68,7 @@ class Sampler(Handle):
         processors: Sequence[LogitsProcessor] = (),
         grammar_lazy: bool = False,
         triggers: str | None = None,
+        grammar_prefix: Sequence[int] = (),
         **keywords: Any,
     ) -> None:
         chosen = options if options is not None and not keywords else build(SamplingOptions, keywords)
@@ -77,6 +79,7 @@ class Sampler(Handle):
         self.constrained = chosen.grammar is not None and not grammar_lazy
         self.seed = draw_seed() if chosen.seed is None or chosen.seed == -1 else chosen.seed
         self.processors = tuple(processors)
+        self._grammar_prefix = tuple(grammar_prefix)
         params, keep = _native_params(b, chosen, self.seed)
         if triggers is not None:
             keep.append(b.ffi.new("char[]", triggers.encode()))
@@ -124,10 +127,13 @@ class Sampler(Handle):
     def start(self, prompt: Sequence[int]) -> None:
         """Begin a generation: forget everything, then let the penalties see as much of the prompt as they look back."""
         window = max(_HISTORY, self.options.repeat_last_n, self.options.dry_penalty_last_n)
+        prefix = self._grammar_prefix
         with self.lock:
             self.reset()
-            for token in prompt[-window:]:
+            for token in prompt[-window : len(prompt) - len(prefix)]:
                 self.accept(token)
+            for token in prefix:
+                self.accept(token, generated=True)
 
     def reset(self) -> None:
         """Forget history and grammar state."""
@@ -173,7 +179,7 @@ def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any
     keep: list[Any] = [ffi.new("char[]", ";".join(order).encode())]
     params.order = keep[0]
     if options.grammar is not None:
-        keep.append(ffi.new("char[]", options.grammar.encode()))
+        keep.append(ffi.new("char[]", _native.c_text(options.grammar, "the grammar")))
         params.grammar = keep[-1]
     if options.dry_sequence_breakers:
         joined = b"".join(text.encode() + b"\0" for text in options.dry_sequence_breakers)

@@ -43,7 +43,6 @@ def fingerprint(context: Context) -> dict[str, Any]:
         _native.check(b, b.lib.turbo_kv_get_identity(context.pointer(), row))
     return {
         "model": context.model.files.fingerprint,
-        "lora": [[x.fingerprint, scale] for x, scale in zip(context.model.lora, context.lora_scales) if scale],
         "arch": facts.arch,
         "n_params": facts.n_params,
         "layers": _layers(context),
@@ -54,6 +53,7 @@ def fingerprint(context: Context) -> dict[str, Any]:
         "yarn_orig_ctx": row.yarn_orig_ctx,
         "n_stream": row.n_stream,
         **{name: bool(getattr(row, name)) for name in _FLAGS},
+        "lora": [[a.fingerprint, scale] for a, scale in zip(context.model.lora, context.lora_scales) if scale],
         "build": info["digest"],
     }
 

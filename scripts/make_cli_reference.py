@@ -34,7 +34,15 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _rows(command: click.Command) -> Iterator[tuple[str, str, str, str]]:
+def _environment(param: click.Option, command: str) -> str:
+    """The variable that sets an option: its own, or the one click makes of the command's name."""
+    if param.envvar is not None or not param.allow_from_autoenv:
+        return f"`{param.envvar}`" if isinstance(param.envvar, str) else ""
+    path = command.removeprefix("pyllama-turbo ").replace("-", "_").replace(" ", "_")
+    return f"`PYLLAMA_TURBO_{path.upper()}_{str(param.name).upper()}`"
+
+
+def _rows(name: str, command: click.Command) -> Iterator[tuple[str, str, str, str]]:
     """Heading, flags, environment variable and meaning of every parameter."""
     for param in command.params:
         if isinstance(param, click.Argument):
@@ -42,15 +50,14 @@ def _rows(command: click.Command) -> Iterator[tuple[str, str, str, str]]:
         elif isinstance(param, click.Option) and not param.hidden:
             flags = ", ".join(f"`{flag}`" for flag in (*param.opts, *param.secondary_opts))
             heading = param.heading if isinstance(param, GroupedOption) else "Options"
-            env = f"`{param.envvar}`" if isinstance(param.envvar, str) else ""
-            yield heading, flags, env, _cell(param.help or "")
+            yield heading, flags, _environment(param, name), _cell(param.help or "")
 
 
 def _command(name: str, command: click.Command, depth: int) -> Iterator[str]:
     yield f"\n{'#' * depth} {name}\n"
     yield inspect.cleandoc(command.help or "")
     sections: dict[str, list[tuple[str, str, str]]] = {}
-    for heading, *row in _rows(command):
+    for heading, *row in _rows(name, command):
         sections.setdefault(heading, []).append((row[0], row[1], row[2]))
     for heading, rows in sections.items():
         yield f"\n| {heading} | environment | meaning |\n|---|---|---|"

@@ -107,6 +107,7 @@ def write_model(
     logit_gain: float = 4.0,
     chat_template: str | None = CHAT_TEMPLATE,
     vocab: bool = True,
+    metadata: Sequence[tuple[str, str | int | float | bool]] = (),
 ) -> Path:
     """Write a tiny random model and return its path; the same arguments give the same bytes.
 
@@ -131,6 +132,7 @@ def write_model(
         logit_gain: standard deviation of the logits.
         chat_template: Jinja text, or None for a model without one.
         vocab: False writes a file without tokenizer data.
+        metadata: further entries, key and value.
 
     Raises:
         ValueError: for shapes that no such model can have.
@@ -142,6 +144,8 @@ def write_model(
     writer = GGUFWriter(path, arch)
     _set_metadata(writer, shape, n_expert_used, rope_freq_base)
     add_vocabulary(writer, n_vocab, chat_template, empty=not vocab)
+    for key, value in metadata:
+        writer.set(key, value)
     weights = Weights(writer, seed, weight_type)
     _add_embeddings(weights, shape, logit_gain)
     for i in range(n_layer):

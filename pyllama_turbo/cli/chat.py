@@ -14,9 +14,11 @@ import click
 from ..errors import OptionError, TurboError
 from ..models import resolve
 from ..options import ContextOptions, GenerationOptions, ModelOptions, SamplingOptions
+from .familiar import familiar_flags, translate
 from .flags import GroupedCommand, given, model_option, option_flags
 from .output import colour, note, show_error
 from .run import centering_line, kv_line, load_model, make_context
+from .template import read_template, template_options
 
 if TYPE_CHECKING:
     from ..chat import Chat
@@ -36,9 +38,12 @@ A line that ends in \\ goes on in the next one. Ctrl-C stops an answer."""
 
 @click.command("chat", cls=GroupedCommand)
 @model_option
-@click.option("-sys", "--system-prompt", "system", metavar="TEXT", help="System message.")
+@click.option("-p", "--prompt", metavar="TEXT", help="The first question.")
+@click.option("-st", "--single-turn", is_flag=True, help="Leave after the first answer.")
+@template_options
 @option_flags(GenerationOptions, SamplingOptions, ContextOptions, ModelOptions, leave_out=("echo", "special", "reuse"))
-def command(model: str, system: str | None, **values: Any) -> None:
+@familiar_flags
+def command(model: str, prompt: str | None, single_turn: bool, **values: Any) -> None:
     """Talk with a model, through its own chat template.
 
     On a terminal: type, and read the answers; /help lists the commands. With standard input from a file or a pipe, all
@@ -46,19 +51,24 @@ def command(model: str, system: str | None, **values: Any) -> None:
     """
     from ..chat import Chat
 
+    values = translate(values)
+    system, rendering = read_template(values)
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
         make_context(opened, **given(values, ContextOptions)) as ctx,
     ):
-        session = Session(ctx, Chat(ctx, system, **given(values, GenerationOptions, SamplingOptions)))
-        if not sys.stdin.isatty():
-            text = sys.stdin.read().strip()
-            if not text:
-                raise click.UsageError("no question on standard input")
-            session.ask(text)
-        else:
+        chat = Chat(ctx, system, **rendering, **given(values, GenerationOptions, SamplingOptions))
+        session = Session(ctx, chat)
+        terminal = sys.stdin.isatty()
+        question = prompt if prompt is not None or terminal else sys.stdin.read().strip()
+        if not terminal and not question:
+            raise click.UsageError("no question on standard input")
+        if terminal:
             note(f"{opened.facts.description}; {kv_line(ctx.kv)}; /help lists the commands")
-            session.loop(read_message)
+        if question:
+            session.ask(question)
+        if terminal and not (single_turn and question):
+            session.loop(read_message, once=single_turn)
 
 
 def read_message() -> str:
@@ -87,8 +97,13 @@ class Session:
             "stats": lambda _: self._stats(),
         }
 
-    def loop(self, read: Callable[[], str]) -> None:
-        """Read messages and commands until the end of input or /exit. No error ends the conversation."""
+    def loop(self, read: Callable[[], str], *, once: bool = False) -> None:
+        """Read messages and commands until the end of input or /exit. No error ends the conversation.
+
+        Args:
+            read: gives the next line.
+            once: leave after the first answer.
+        """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # importing it gives input() a history and line editing
         while True:
@@ -106,6 +121,8 @@ class Session:
                 self._handle(text)
             except (TurboError, OSError) as error:
                 show_error(error)
+            if once and self.last is not None:
+                return
 
     def _handle(self, text: str) -> None:
         if not text.startswith("/"):

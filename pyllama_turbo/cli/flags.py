@@ -10,9 +10,10 @@ from click.shell_completion import CompletionItem
 
 from .._option_spec import OptionSpec, convert, flag_value, specs
 from ..errors import OptionError
+from . import refused
 
 # Options that take one text and may be given several times; the other lists are one text with separators.
-REPEATED = ("stop", "dry_sequence_breakers")
+REPEATED = ("stop", "dry_sequence_breakers", "lora", "logit_bias")
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic in the type stubs of click 8.2 and later only
@@ -56,7 +57,12 @@ def _rank(heading: str) -> int:
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists the options under headings."""
+    """A command whose help lists the options under headings, and that knows llama.cpp's other flags by name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, but what llama.cpp's tools know and this command does not is refused with a sentence."""
+        refused.check(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

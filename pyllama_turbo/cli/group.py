@@ -44,15 +44,18 @@ SECTIONS = {
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 EPILOG = """\b
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed, 143 terminated.
-Options of models, contexts, sampling and generation are also read from
-PYLLAMA_TURBO_<NAME>, with the NAME that the help shows: PYLLAMA_TURBO_N_CTX=8k.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed,
+143 terminated.
+Every option is also read from the environment. Those of models, contexts,
+sampling and generation from PYLLAMA_TURBO_<NAME>, with the NAME that the help
+shows (PYLLAMA_TURBO_N_CTX=8k), the others with the command's name before theirs
+(PYLLAMA_TURBO_RUN_QUIET=1). docs/cli.md lists them.
 Completion: eval "$(_PYLLAMA_TURBO_COMPLETE=bash_source pyllama-turbo)"
             (zsh_source and fish_source for the other shells)
 """
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "PYLLAMA_TURBO"}
 
 
 class OutputClosed(Exception):

@@ -10,14 +10,14 @@ from ..gguf import GGUFArray, GGUFFile, Value, read_model
 from ..kv_fit import fits
 from ..models import resolve
 from ..shape import ModelShape, model_shape
-from .flags import json_option
+from .flags import GroupedCommand, json_option
 from .output import Cell, print_facts, print_json, print_table, size
 
 MAX_SHOWN = 8
 MAX_TEXT = 100
 
 
-@click.command("info")
+@click.command("info", cls=GroupedCommand)
 @click.argument("model", envvar="PYLLAMA_TURBO_MODEL")
 @click.option("--metadata", is_flag=True, help="Also list all metadata.")
 @click.option("--tensors", is_flag=True, help="Also list all tensors.")

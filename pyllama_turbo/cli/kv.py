@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from .. import kv
+from ..kv_budget import Choice, recommend
 from ..kv_fit import KVFit, fits
 from ..memory import MAX_N_CTX, KVPlan, kv_bytes
 from ..models import resolve
 from ..shape import ModelShape, model_shape
-from .flags import json_option
+from .flags import GroupedCommand, json_option
 from .output import print_json, print_table, size
 
 TOKENS = 1024
@@ -27,7 +28,7 @@ def limits(kind: kv.KVType) -> str:
     return ""
 
 
-@click.command("kv")
+@click.command("kv", cls=GroupedCommand)
 @click.option(
     "-m",
     "--model",
@@ -40,7 +41,7 @@ def command(model: str | None, as_json: bool) -> None:
     """List the KV cache types; with a model, which of them fit and what they cost.
 
     K and V types are chosen apart: --kv q8_0/turbo3, or --cache-type-k and --cache-type-v. Errors of K weigh several
-    times those of V: give K at least as many bits.
+    times those of V, so the recommendations for each number of bits never give K fewer than V.
     """
     if model is None:
         _show_types(as_json)
@@ -51,20 +52,20 @@ def command(model: str | None, as_json: bool) -> None:
 
 def _show_types(as_json: bool) -> None:
     kinds = kv.types()
+    choices = recommend(kinds)
     if as_json:
-        print_json(
-            [
-                {
-                    "name": t.name,
-                    "bits": t.bits,
-                    "block_values": t.block_values,
-                    "block_bytes": t.block_bytes,
-                    "is_turbo": t.is_turbo,
-                    "limits": limits(t),
-                }
-                for t in kinds
-            ]
-        )
+        types = [
+            {
+                "name": t.name,
+                "bits": t.bits,
+                "block_values": t.block_values,
+                "block_bytes": t.block_bytes,
+                "is_turbo": t.is_turbo,
+                "limits": limits(t),
+            }
+            for t in kinds
+        ]
+        print_json({"types": types, "recommended": [_choice_row(c) for c in choices]})
         return
     rows = [
         (t.name, t.bits, t.block_values, t.block_bytes, f"{F16_BITS / t.bits:.2f}x", limits(t) or "any model")
@@ -74,6 +75,25 @@ def _show_types(as_json: bool) -> None:
     click.echo(
         "\nBITS per value, everything included. Models whose head dims are no multiples of 128 get turbo blocks of 64."
     )
+    _show_choices(choices)
+
+
+def _choice_row(choice: Choice) -> dict[str, Any]:
+    family_k, family_v = choice.k.family, choice.v.family
+    return {"budget_bits": choice.budget, "type_k": family_k, "type_v": family_v, "bits": choice.bits}
+
+
+def _show_choices(choices: tuple[Choice, ...]) -> None:
+    """The best pair for each number of bits."""
+    if not choices:
+        return
+    click.echo("\nThe most exact pair for a number of bits a value (K and V together; K never has fewer than V):\n")
+    rows = []
+    for choice in choices:
+        k, v = choice.k.family, choice.v.family
+        rows.append((f"{choice.budget:g}", k, v, choice.bits, f"--kv {k if k == v else f'{k}/{v}'}"))
+    print_table(("UP TO", "K", "V", "BITS", "FLAG"), rows)
+    click.echo("\nTypes without _tcq decode faster: `pyllama-turbo advise -m MODEL` measures both on this machine.")
 
 
 def fit_row(shape: ModelShape, result: KVFit) -> dict[str, Any]:
@@ -97,8 +117,10 @@ def fit_row(shape: ModelShape, result: KVFit) -> dict[str, Any]:
 
 def _show_fits(shape: ModelShape, results: tuple[KVFit, ...], as_json: bool) -> None:
     rows = [fit_row(shape, result) for result in results]
+    choices = recommend([result.stored for result in results if result.stored is not None])
     if as_json:
-        print_json({"arch": shape.arch, "name": shape.name, "head_dims": shape.head_dims, "types": rows})
+        facts = {"arch": shape.arch, "name": shape.name, "head_dims": shape.head_dims, "types": rows}
+        print_json({**facts, "recommended": [_choice_row(c) for c in choices]})
         return
     dims = ", ".join(map(str, shape.head_dims))
     click.echo(f"{shape.name} ({shape.arch}): {len(shape.layers)} KV layers, head dims {dims or '-'}")
@@ -122,3 +144,4 @@ def _show_fits(shape: ModelShape, results: tuple[KVFit, ...], as_json: bool) -> 
             for row in rows
         ],
     )
+    _show_choices(choices)

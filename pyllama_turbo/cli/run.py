@@ -10,9 +10,10 @@ import click
 
 from ..models import resolve
 from ..options import ContextOptions, GenerationOptions, ModelOptions, SamplingOptions
+from .familiar import familiar_flags, translate
 from .flags import GroupedCommand, given, json_option, model_option, option_flags
 from .output import note, print_json, progress, size
-from .prompt import prompt_options, read_prompt
+from .prompt import prompt_options, read_prompt, unescaped
 from .prompt_cache import PromptCache, prompt_cache_options
 
 if TYPE_CHECKING:
@@ -25,18 +26,35 @@ if TYPE_CHECKING:
 @click.command("run", cls=GroupedCommand)
 @model_option
 @prompt_options
-@prompt_cache_options
-@click.option("-q", "--quiet", is_flag=True, help="Print no timings.")
+@click.option("-e", "--escape/--no-escape", help=r"Read \n, \t, \\ and the like in the text.")
+@click.option("-q", "--quiet", "--no-perf", "--no-show-timings", "quiet", is_flag=True, help="Print no timings.")
+@click.option("-no-cnv", "--no-conversation", "plain", is_flag=True, help="Accepted: no chat template is applied.")
 @json_option
+@prompt_cache_options
 @option_flags(GenerationOptions, SamplingOptions, ContextOptions, ModelOptions)
-def command(model: str, prompt: str | None, file: str | None, quiet: bool, as_json: bool, **values: Any) -> int:
+@familiar_flags
+def command(
+    model: str,
+    prompt: str | None,
+    file: str | None,
+    escape: bool,
+    quiet: bool,
+    plain: bool,
+    as_json: bool,
+    prompt_cache: str | None,
+    prompt_cache_all: bool,
+    prompt_cache_ro: bool,
+    **values: Any,
+) -> int:
     """Continue a text with a model.
 
     The text comes from -p, from a file or from standard input. What the model writes goes to stdout as it is made;
     timings and KV types follow on stderr. The text is continued as it is: no chat template is applied.
     """
+    values = translate(values)
+    cache = PromptCache(prompt_cache, everything=prompt_cache_all, read_only=prompt_cache_ro)
     text = read_prompt(prompt, file)
-    cache = PromptCache(*(values.pop(name) for name in ("prompt_cache", "prompt_cache_all", "prompt_cache_ro")))
+    text = unescaped(text) if escape else text
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
         make_context(opened, **given(values, ContextOptions)) as ctx,

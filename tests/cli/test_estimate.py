@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from cli_result import Run
 
 from pyllama_turbo.kv_fit import plan
 from pyllama_turbo.memory import estimate
@@ -57,3 +59,31 @@ def test_shape_agrees_with_the_loaded_model(models: dict[str, Path], name: str) 
             assert native.is_swa is (layer.window > 0)
             assert (native.n_head_kv, native.head_dim_k) == (layer.n_head_kv, layer.head_dim_k)
             assert native.head_dim_v == layer.head_dim_v
+
+
+@pytest.mark.parametrize("name", ["hd128", "hd64", "hd80", "swa", "moe"])
+@pytest.mark.parametrize("flags", [(), ("-ub", "128", "-np", "2"), ("--swa-full", "-c", "3000")])
+def test_the_command_tells_what_is_allocated(
+    run: Run, models: dict[str, Path], name: str, flags: tuple[str, ...]
+) -> None:
+    pair = "f16" if name == "hd80" else "turbo3"
+    data = json.loads(run("estimate", "-m", models[name], "--kv", pair, "--json", *flags).out)
+    (row,) = data["estimates"]
+    options = {"n_ubatch": 128, "n_seq_max": 2} if "-ub" in flags else {}
+    if "--swa-full" in flags:
+        options = {"swa_full": True, "n_ctx": 3000}
+    with Model.open(models[name]) as model, model.context(kv=pair, **options) as ctx:
+        memory = ctx.memory()
+        assert row["kv_bytes"] == sum(m.context_bytes for m in memory)
+        assert row["compute_bytes"] == pytest.approx(sum(m.compute_bytes for m in memory), rel=0.02)
+        assert row["weights_bytes"] == pytest.approx(sum(m.model_bytes for m in memory), rel=0.02)
+        assert row["n_ctx"] == ctx.n_ctx
+
+
+def test_the_largest_context_fits_and_more_does_not(run: Run, models: dict[str, Path]) -> None:
+    limit = 64 << 20
+    args = ("estimate", "-m", models["hd128"], "--kv", "turbo3", "--json", "--memory", "64M")
+    largest = json.loads(run(*args).out)["estimates"][0]["largest_n_ctx"]
+    for n_ctx, fits in ((largest, True), (largest + largest // 16, False)):
+        total = json.loads(run(*args, "-c", n_ctx).out)["estimates"][0]["total_bytes"]
+        assert (total <= limit) is fits

@@ -28,7 +28,11 @@ COMMANDS = [line.split("#")[0].strip() for block in blocks("sh") for line in blo
 @pytest.mark.parametrize("example", blocks("python"))
 def test_python_examples(example: str, models: Models) -> None:
     code = example.replace('"model.gguf"', repr(str(models["hd128"])))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    code = code.replace("max_tokens=512", "max_tokens=16")  # a random model never ends its turn
+    typed = "hello\nand then?\n\n" if "input(" in code else None
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120, input=typed
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert done.stderr == ""
@@ -42,6 +46,18 @@ def test_commands(run: Run, models: Models, line: str) -> None:
     result = run(*args, stdin="hello" if args[0] == "chat" else None)
     assert result.code == 0, result.err
     assert result.out
+
+
+def test_what_is_not_offered_is_listed() -> None:
+    """Every keyword, argument and name that is refused stands in the table, or belongs to a row of it."""
+    from pyllama_turbo.compat import offered
+    from pyllama_turbo.compat.formats import TEMPLATES
+
+    (table,) = re.findall(r"\| not offered \| instead \|\n(.*?)\n\n", README, re.DOTALL)
+    for name in (*offered.KEYWORDS, *offered.ARGUMENTS, "from_pretrained", "LlamaPromptLookupDecoding"):
+        assert name in table, name
+    for name in TEMPLATES:
+        assert name in table, name
 
 
 def test_make_verbs() -> None:

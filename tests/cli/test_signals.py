@@ -20,16 +20,14 @@ BIG = {"n_layer": 6, "head_dim": 128, "n_head": 8, "n_head_kv": 8, "n_embd": 512
 # Runs the command line with one native call made slow or announced, so that the signal comes at a known moment.
 HOOKS = {
     "load": """
-        from pyllama_turbo import model
-        before = model._native_params
-        def hooked(b, options, n_gpu_layers, progress):
-            def slow(value):
-                print("<now>", file=sys.stderr, flush=True)
-                for _ in range(3000):
-                    time.sleep(0.01)
-                return progress(value) if progress else None
-            return before(b, options, n_gpu_layers, slow)
-        model._native_params = hooked
+        from pyllama_turbo import _callbacks
+        before = _callbacks.ProgressTarget.__call__
+        def hooked(self, progress):
+            print("<now>", file=sys.stderr, flush=True)
+            for _ in range(3000):
+                time.sleep(0.01)
+            return before(self, progress)
+        _callbacks.ProgressTarget.__call__ = hooked
     """,
     "prefill": """
         from pyllama_turbo import context
@@ -41,12 +39,12 @@ HOOKS = {
     """,
     "decode": """
         from pyllama_turbo import context
-        before = context.Context.decode_one
+        before = context.Context.step
         def hooked(self, *args, **keywords):
             if self.seqs.next_position() > 60:
                 print("<now>", file=sys.stderr, flush=True)
             return before(self, *args, **keywords)
-        context.Context.decode_one = hooked
+        context.Context.step = hooked
     """,
 }
 MAIN = """

@@ -13,6 +13,7 @@ from cli_result import Run
 
 from pyllama_turbo import kv
 from pyllama_turbo.cli.output import number, size
+from pyllama_turbo.kv_budget import K_WEIGHT, distortion
 from pyllama_turbo.models import KNOWN
 
 Snapshot = Callable[[str, str], None]
@@ -23,9 +24,36 @@ def test_kv_types(run: Run, snapshot: Snapshot) -> None:
     result = run("kv")
     assert (result.code, result.err) == (0, "")
     snapshot("kv", result.out)
-    rows = {row["name"]: row for row in json.loads(run("kv", "--json").out)}
+    rows = {row["name"]: row for row in json.loads(run("kv", "--json").out)["types"]}
     assert set(rows) == {t.name for t in kv.types()}
     assert (rows["turbo3"]["bits"], rows["turbo3"]["block_values"], rows["turbo3"]["block_bytes"]) == (3.125, 128, 50)
+
+
+@pytest.mark.parametrize("name", [None, "hd128", "hd64", "hd80", "swa"])
+def test_recommended_pairs(run: Run, models: Models, name: str | None) -> None:
+    """Within the budget, K never below V, better with every budget, and what is recommended runs."""
+    args = ("kv", "--json") if name is None else ("kv", "-m", models[name], "--json")
+    choices = json.loads(run(*args).out)["recommended"]
+    assert bool(choices) is (name != "hd80")  # its head dims leave nothing below f16
+    bits = {t.name: t.bits for t in kv.types()}
+    for choice in choices:
+        assert choice["bits"] <= choice["budget_bits"]
+        assert bits[choice["type_k"]] >= bits[choice["type_v"]]
+    errors = [K_WEIGHT * distortion(c["type_k"]) + distortion(c["type_v"]) for c in choices]
+    assert errors == sorted(errors, reverse=True)
+    assert len({(c["type_k"], c["type_v"]) for c in choices}) == len(choices)
+    if name in ("hd128", "hd64"):
+        pair = f"{choices[1]['type_k']}/{choices[1]['type_v']}"
+        assert run("run", "-m", models[name], "-p", "x", "-n", "1", "-c", "256", "--kv", pair).code == 0
+
+
+def test_distortion_of_the_types() -> None:
+    """The share of the variance that is lost: what is known of these quantisers on normally distributed values."""
+    assert distortion("f16") < 1e-6
+    assert distortion("q8_0") < 1e-4
+    assert 0.03 < distortion("turbo3") < 0.04
+    for scalar, trellis, saved in (("turbo2", "turbo2_tcq", 0.40), ("turbo3", "turbo3_tcq", 0.48)):
+        assert distortion(trellis) / distortion(scalar) == pytest.approx(1 - saved, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["hd128", "hd64", "hd80", "swa"])
@@ -99,10 +127,10 @@ def test_estimate_of_one_choice(run: Run, models: Models) -> None:
     assert result.code == 0
     data = json.loads(result.out)
     (row,) = data["estimates"]
-    assert data["free_bytes"] == 1 << 30
+    assert data["free_bytes"] == {"all": 1 << 30}
     assert (row["type_k"], row["type_v"], row["fits"]) == ("q8_0", "turbo3", True)
     assert row["kv_bytes"] == 2 * 4096 * (128 // 32 * 34 + 50)
-    assert row["total_bytes"] == sum(row[f"{key}_bytes"] for key in ("weights", "kv", "recurrent", "compute"))
+    assert row["total_bytes"] == sum(row[f"{key}_bytes"] for key in ("weights", "kv", "compute"))
     assert run(*args, "--memory", "1M").code == 1
 
 
@@ -175,6 +203,8 @@ def test_tokenize(run: Run, models: Models, snapshot: Snapshot) -> None:
     rows = json.loads(run("tokenize", "-m", models["hd64"], "--json", stdin="the end \u00e9").out)
     assert [str(row["id"]) for row in rows] == ids
     assert run("tokenize", "-m", models["hd64"], "-p", "x", "--no-bos", "--ids").out.split()[0] != ids[0]
+    counted = run("tokenize", "-m", models["hd64"], "-p", "the end \u00e9", "--show-count").out
+    assert counted.splitlines()[-1] == f"{len(ids)} tokens"
 
 
 def test_tokenize_without_a_vocabulary(run: Run, models: Models) -> None:

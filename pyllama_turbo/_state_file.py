@@ -27,10 +27,17 @@ _MAX_HEADER_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Held:
-    """What one sequence holds: its tokens from position 0 on (None: unknown), its first and last position."""
+    """What one sequence holds.
+
+    Attributes:
+        tokens: its tokens from position 0 on, None if they are not known.
+        n_exact: how many of them may be reused, None for all.
+        first, last: positions.
+    """
 
     seq: int
     tokens: tuple[int, ...] | None
+    n_exact: int | None
     first: int
     last: int
 
@@ -75,7 +82,8 @@ def _held(row: Any) -> Held:
         tokens = tuple(_integer(t, 0) for t in tokens)
         if len(tokens) != last + 1:
             raise ValueError(f"{len(tokens)} tokens for positions up to {last}")
-    return Held(_integer(row["seq"], 0), tokens, first, last)
+    n_exact = None if row["n_exact"] is None else _integer(row["n_exact"], 0)
+    return Held(_integer(row["seq"], 0), tokens, n_exact, first, last)
 
 
 def _parse(line: bytes) -> Header:

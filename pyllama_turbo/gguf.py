@@ -7,6 +7,7 @@ vocabulary) are skipped and kept as a `GGUFArray` that knows its type and length
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import GGUFError
+from .errors import GGUFError, MemoryLimitError
 from .gguf_types import TENSOR_TYPES
 
 MAGIC = b"GGUF"
@@ -297,6 +298,8 @@ def _map(path: Path) -> mmap.mmap | bytes:
     except FileNotFoundError:
         _fail(path, "does not exist", "`pyllama-turbo models` lists models that can be fetched")
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryLimitError(f"{path}: no memory to map the file", asked=path.stat().st_size) from None
         _fail(path, f"cannot be read: {error.strerror}")
 
 
@@ -305,6 +308,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 
     Raises:
         GGUFError: the file is missing, unreadable, truncated, damaged, or of an unknown version or tensor type.
+        MemoryLimitError: there is no room in the address space to map it.
     """
     file = Path(path)
     cursor = _Cursor(_map(file), file)

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from .errors import GGUFError
 from .gguf import GGUFFile
+from .shape import cache_owners, layer_windows
 
 __all__ = ["check_hyperparameters"]
 
@@ -26,9 +27,9 @@ _WHOLE_HEAD_ROPE = frozenset(
     (
         "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx", "deci",
         "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4", "falcon",
-        "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe",
-        "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe", "llama", "llama-embed", "llama4",
-        "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
+        "gpt-oss", "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe", "hunyuan-dense",
+        "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe", "llama", "llama-embed",
+        "llama4", "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
         "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts",
         "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss", "smallthinker", "smollm3", "starcoder2", "talkie", "xverse",
     )
@@ -44,6 +45,16 @@ _ONE_HEAD_SIZE = _WHOLE_HEAD_ROPE | frozenset(
         "qwen4exp", "refact", "spark2_5", "stablelm", "starcoder", "t5", "t5encoder",
     )
 )  # fmt: skip
+# Graphs whose queries are as wide as the residual stream.
+_QUERY_AS_EMBEDDING = frozenset(
+    (
+        "arctic", "baichuan", "bailingmoe2", "bert", "bloom", "chameleon", "codeshell", "cohere2", "command-r", "dbrx",
+        "deepseek", "dream", "eurobert", "falcon", "gpt2", "gptneox", "grok", "internlm2", "jais", "jina-bert-v2",
+        "jina-bert-v3", "lfm2", "lfm2moe", "llada-moe", "mpt", "nemotron", "neo-bert", "nomic-bert", "nomic-bert-moe",
+        "olmo", "olmo2", "olmoe", "orion", "phi2", "phi3", "phimoe", "plamo", "pockettts", "qwen2", "qwen2moe",
+        "qwen2vl", "stablelm", "starcoder", "starcoder2", "xverse",
+    )
+)  # fmt: skip
 
 
 def check_hyperparameters(head: GGUFFile) -> None:
@@ -56,6 +67,7 @@ def check_hyperparameters(head: GGUFFile) -> None:
     _check_experts(head)
     _check_heads(head)
     _check_rope(head)
+    _check_shared_caches(head)
     for key in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
         epsilon = head.get(f".attention.{key}")
         if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
@@ -120,6 +132,10 @@ def _check_heads(head: GGUFFile) -> None:
     k, v = _head_dims(head, n_heads[0])
     if n_heads[0] > 0 and head.arch in _ONE_HEAD_SIZE and k != v:
         _fail(head, ".attention.value_length", v, f"the length of a key, {k},")
+    n_embd = head.require(".embedding_length")
+    for n in n_heads if head.arch in _QUERY_AS_EMBEDDING else ():
+        if n > 0 and n * k != n_embd:
+            _fail(head, ".attention.head_count", n, f"{n_embd} values in heads of {k}: nothing else")
 
 
 def _head_dims(head: GGUFFile, n_head: int) -> tuple[int, int]:
@@ -139,9 +155,21 @@ def _check_rope(head: GGUFFile) -> None:
     n_rot = head.integer(".rope.dimension_count", k)
     if head.arch in _WHOLE_HEAD_ROPE and n_rot != k:
         _fail(head, ".rope.dimension_count", n_rot, f"the length of a head, {k},")
-    for key in (".rope.dimension_count", ".rope.dimension_count_swa"):
-        if head.get(key) is not None:
-            longest = max(k, head.integer(".attention.key_length_swa", k))
-            value = head.integer(key)
-            if head.get(".attention.key_length_mla") is None and (value % 2 or not 0 <= value <= longest):
-                _fail(head, key, value, f"an even number up to {longest}")
+    k_window = head.integer(".attention.key_length_swa", k)
+    for key, dim in ((".rope.dimension_count", k), (".rope.dimension_count_swa", k_window)):
+        value = head.integer(key, dim)
+        if head.get(".attention.key_length_mla") is None and (value % 2 or not 2 <= value <= dim):
+            _fail(head, key, value, f"an even number from 2 to {dim}")
+
+
+def _check_shared_caches(head: GGUFFile) -> None:
+    """Layers that use another's cache: the last global and the last sliding one that have their own must be its two."""
+    n_layer = head.require(".block_count", MAX_LAYERS)
+    first = cache_owners(head, n_layer)
+    if first == n_layer:
+        return
+    windows = layer_windows(head, n_layer)
+    for window in windows[max(first, 0) :]:
+        source = first - (2 if window else 1)
+        if source < 0 or bool(windows[source]) != bool(window):
+            _fail(head, ".attention.shared_kv_layers", n_layer - first, "a number that leaves a layer of each kind")

@@ -7,6 +7,7 @@ The newest lines are kept here for the `native_log` of exceptions.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from typing import Any
 
@@ -21,7 +22,11 @@ _recent: deque[tuple[int, str]] = deque(maxlen=64)
 
 
 def drain(ffi: Any, lib: Any) -> None:
-    """Move all waiting native lines to `logging` and to the tail kept for exceptions."""
+    """Move all waiting native lines to `logging` and to the tail kept for exceptions.
+
+    A handler that raises does not stop the operation that logged: as in `logging` itself, its traceback goes to stderr
+    unless `logging.raiseExceptions` is off.
+    """
     buffer = ffi.new("char[]", _LINE_BYTES)
     while True:
         level = lib.turbo_log_pop(buffer, _LINE_BYTES)
@@ -30,7 +35,11 @@ def drain(ffi: Any, lib: Any) -> None:
         text = ffi.string(buffer).decode("utf-8", "replace").rstrip()
         if text:
             _recent.append((level, text))
-            logger.log(_LEVELS.get(level, logging.INFO), "%s", text)
+            try:
+                logger.log(_LEVELS.get(level, logging.INFO), "%s", text)
+            except Exception:
+                if logging.raiseExceptions:
+                    traceback.print_exc()
 
 
 def tail(lines: int = 5) -> tuple[str, ...]:

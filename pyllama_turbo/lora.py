@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _native, errors, logs
+from ._model_file import fingerprint
 from .gguf import read_gguf
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class Lora:
         scale: its weight in contexts that do not say otherwise.
         alpha: the adapter's own scaling numerator (its effect is scale * alpha / rank), 0 if the file has none.
         n_bytes: of its tensors.
+        fingerprint: identifies the file's content; part of the identity of saved state.
     """
 
     path: Path
     scale: float
     alpha: float
     n_bytes: int
+    fingerprint: str
     pointer: Any = field(repr=False, compare=False)
 
 
@@ -65,7 +68,7 @@ def load_adapters(model: Model, chosen: Sequence[tuple[str, float]]) -> tuple[Lo
         logs.drain(b.ffi, b.lib)
         alpha = header.get("adapter.lora.alpha")
         alpha = alpha if isinstance(alpha, float) else 0.0
-        adapters.append(Lora(path, scale, alpha, header.weights_bytes, out[0]))
+        adapters.append(Lora(path, scale, alpha, header.weights_bytes, fingerprint(path), out[0]))
     return tuple(adapters)
 
 

@@ -152,10 +152,11 @@ class Model(Handle):
         status = b.lib.turbo_model_load(os.fsencode(file), params, out)
         del keep
         _native.check(b, status, asked=str(file))
-        logs.drain(b.ffi, b.lib)
         effective = replace(chosen, n_gpu_layers=n_gpu_layers)
+        # made first of all: from here on it is freed whatever happens
         model = cls(b, out[0], file, effective, shape, files)
         try:
+            logs.drain(b.ffi, b.lib)
             _callbacks.raise_parked()
             model.lora = load_adapters(model, chosen.lora)
         except BaseException:

@@ -179,7 +179,7 @@ def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any
     keep: list[Any] = [ffi.new("char[]", ";".join(order).encode())]
     params.order = keep[0]
     if options.grammar is not None:
-        keep.append(ffi.new("char[]", options.grammar.encode()))
+        keep.append(ffi.new("char[]", _native.c_text(options.grammar, "the grammar")))
         params.grammar = keep[-1]
     if options.dry_sequence_breakers:
         joined = b"".join(text.encode() + b"\0" for text in options.dry_sequence_breakers)

@@ -17,11 +17,13 @@ class Sequences:
     """`ctx.seqs`. Positions are half open: `p0` up to, not including, `p1`; `p1=-1` is the end.
 
     The tokens of each sequence are remembered for prefix reuse, as long as they are known to be what the cache holds.
+    After a context shift only the tokens in front of the gap are reused: the others were computed with what is gone.
     """
 
     def __init__(self, context: Context) -> None:
         self._ctx = context
         self._tokens: dict[int, list[int] | None] = {}  # None: unknown
+        self._exact: dict[int, int] = {}  # tokens at the start that a cold run would have computed alike; default: all
         self._ends = (context._binding.ffi.new("int32_t *"), context._binding.ffi.new("int32_t *"))
 
     def range(self, seq: int = 0) -> tuple[int, int]:
@@ -51,6 +53,7 @@ class Sequences:
             if self._ctx.facts.has_memory:
                 self._call("turbo_memory_clear")
             self._tokens.clear()
+            self._exact.clear()
 
     def remove(self, seq: int = 0, p0: int = 0, p1: int = -1) -> None:
         """Drop positions of a sequence.
@@ -61,7 +64,14 @@ class Sequences:
         """
         with self._ctx.lock:
             self.check(seq)
+            if self._ctx.facts.is_recurrent and 0 <= p1 <= self.range(seq)[1]:
+                raise errors.UnsupportedError(
+                    f"positions {p0} to {p1} of sequence {seq} cannot be dropped: a recurrent state keeps them",
+                    asked=(p0, p1),
+                )
             self._call("turbo_seq_rm", seq, p0, p1)
+            if p0 <= 0 and p1 < 0:
+                self._exact.pop(seq, None)
             known = self._tokens.get(seq)
             end = -1 if p1 < 0 or (known is not None and p1 >= len(known)) else p1
             if known is not None and end == -1:
@@ -85,12 +95,14 @@ class Sequences:
             self._call("turbo_seq_cp", src, dst, p0, p1)
             known = self._tokens.get(src, [])
             self._tokens[dst] = None if known is None or p0 > 0 else known[: None if p1 < 0 else p1]
+            self._limit(dst, self._exact.get(src))
 
     def keep(self, seq: int) -> None:
         """Drop every other sequence."""
         with self._ctx.lock:
             self._call("turbo_seq_keep", seq)
             self._tokens = {seq: self._tokens.get(seq, [])}
+            self._exact = {seq: self._exact[seq]} if seq in self._exact else {}
 
     def shift(self, seq: int, p0: int, p1: int, delta: int) -> None:
         """Add `delta` to positions of a sequence; the cached keys are turned accordingly.
@@ -104,6 +116,8 @@ class Sequences:
 
     def discard_oldest(self, seq: int, n_keep: int) -> int:
         """Context shift: drop half of the tokens behind the first `n_keep` and close the gap.
+
+        A recurrent state beside the cache (hybrid models) keeps what it has taken in of the dropped tokens.
 
         Returns:
             The number of tokens dropped.
@@ -128,6 +142,7 @@ class Sequences:
             self._call("turbo_seq_rm", seq, n_keep, n_keep + n_drop)
             self._call("turbo_seq_add", seq, n_keep + n_drop, -1, -n_drop)
             self._tokens[seq] = None if known is None else known[:n_keep] + known[n_keep + n_drop :]
+            self._limit(seq, 0 if self._ctx.facts.is_recurrent else min(n_keep, self._exact.get(seq, n_keep)))
             return n_drop
 
     def check(self, *seqs: int) -> None:
@@ -162,9 +177,27 @@ class Sequences:
         for seq in range(self._ctx.facts.n_seq_max):
             self._tokens[seq] = None
 
-    def set_tokens(self, seq: int, tokens: Sequence[int] | None) -> None:
-        """Tell what a restored sequence holds."""
+    def set_tokens(self, seq: int, tokens: Sequence[int] | None, n_exact: int | None = None) -> None:
+        """Tell what a restored sequence holds, and how many tokens at its start may be reused (None: all)."""
         self._tokens[seq] = None if tokens is None else list(tokens)
+        self._limit(seq, n_exact)
+
+    def n_exact(self, seq: int) -> int | None:
+        """Tokens at the start of a sequence that may be reused, None for all: fewer after a context shift."""
+        return self._exact.get(seq)
+
+    def _limit(self, seq: int, n_exact: int | None) -> None:
+        self._exact.pop(seq, None)
+        if n_exact is not None:
+            self._exact[seq] = n_exact
+
+    def note_one(self, seq: int, pos: int, token: int) -> None:
+        """`note` of one token."""
+        known = self._tokens.get(seq)
+        if known is not None and pos == len(known):
+            known.append(token)
+        else:
+            self.note(seq, pos, [token])
 
     def note_batch(self, tokens: list[int], positions: list[int], seqs: list[int]) -> None:
         """Remember tokens of several sequences that were just decoded together."""
@@ -186,8 +219,9 @@ class Sequences:
         self._tokens[seq] = (known + part)[: self.range(seq)[1] + 1]
 
     def shared_prefix(self, seq: int, wanted: list[int]) -> int:
-        """Tokens at the start of `wanted`, its last excluded, that the sequence holds as far as is known."""
-        return self._shared(self._tokens.get(seq) or [], wanted)
+        """Tokens at the start of `wanted`, its last excluded, that the sequence holds and that may be reused."""
+        shared = self._shared(self._tokens.get(seq) or [], wanted)
+        return min(shared, self._exact.get(seq, shared))
 
     def keep_prefix(self, seq: int, wanted: list[int]) -> int:
         """Cut a sequence back to the longest start it shares with `wanted`, all but the last token; returns its length.
@@ -199,6 +233,7 @@ class Sequences:
         known = self._tokens.get(seq, [])
         first, last = self.range(seq)
         shared = self._shared(known, wanted) if known is not None and last + 1 == len(known) else 0
+        shared = min(shared, self._exact.get(seq, shared))
         if shared and not self._window_reaches(shared, first, last):
             shared = 0
         if shared == last + 1:
@@ -206,6 +241,7 @@ class Sequences:
         if shared:
             try:
                 self.remove(seq, shared)
+                self._exact.pop(seq, None)
                 return shared
             except errors.UnsupportedError:
                 pass

@@ -174,9 +174,8 @@ def _kv_layers(
     dim_v = head.integer(".attention.value_length", default_dim)
     swa_k = head.integer(".attention.key_length_swa", dim_k)
     swa_v = head.integer(".attention.value_length_swa", dim_v)
-    windows = _windows(head, n_layer)
-    shared = head.integer(".attention.shared_kv_layers")
-    first_shared = _KV_FROM_START.get(head.arch, n_layer - shared)
+    windows = layer_windows(head, n_layer)
+    first_shared = cache_owners(head, n_layer)
     layers = []
     for i in attention:
         if i >= first_shared:
@@ -187,7 +186,12 @@ def _kv_layers(
     return tuple(layers)
 
 
-def _windows(head: GGUFFile, n_layer: int) -> tuple[int, ...]:
+def cache_owners(head: GGUFFile, n_layer: int) -> int:
+    """Layers at the start that have a cache of their own; those behind use theirs."""
+    return min(_KV_FROM_START.get(head.arch, n_layer - head.integer(".attention.shared_kv_layers")), n_layer)
+
+
+def layer_windows(head: GGUFFile, n_layer: int) -> tuple[int, ...]:
     """Sliding window of every layer in tokens, 0 for a global one."""
     arch, pattern = head.arch, head.get(".attention.sliding_window_pattern")
     window = head.integer(".attention.sliding_window", _SWA_WINDOW.get(arch, 0))

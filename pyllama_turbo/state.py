@@ -13,6 +13,7 @@ values.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +25,17 @@ from .buildinfo import build_info
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["get_bytes", "identity", "load", "save", "set_bytes"]
+__all__ = ["fingerprint", "get_bytes", "load", "save", "set_bytes"]
 
 _ROPE = ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")
 _FLAGS = ("rotated_k", "rotated_v", "transposed_v")
 
 
-def identity(context: Context) -> dict[str, Any]:
+def fingerprint(context: Context) -> dict[str, Any]:
     """What must be equal for saved state to mean the same, as plain JSON values.
 
-    Model (fingerprint of its file), stored KV types by layer, block format and codebooks, centre of the keys, effective
-    RoPE settings, layout, and the build's digest.
+    Model (fingerprint of its file), LoRA adapters and their scales, stored KV types by layer, block format and
+    codebooks, centre of the keys, effective RoPE settings, layout, and the build's digest.
     """
     b, info, facts = context._binding, build_info(), context.model.facts
     row = b.ffi.new("turbo_kv_identity *")
@@ -52,6 +53,7 @@ def identity(context: Context) -> dict[str, Any]:
         "yarn_orig_ctx": row.yarn_orig_ctx,
         "n_stream": row.n_stream,
         **{name: bool(getattr(row, name)) for name in _FLAGS},
+        "lora": [[a.fingerprint, scale] for a, scale in zip(context.model.lora, context.lora_scales) if scale],
         "build": info["digest"],
     }
 
@@ -76,9 +78,9 @@ def _capture(context: Context, seq: int | None) -> tuple[bytes, memoryview]:
         written = _native.check(b, b.lib.turbo_state_get(context.pointer(), native_seq, target, size), asked=seq)
         payload = memoryview(buffer)[:written]
         seqs = range(context.facts.n_seq_max) if seq is None else (seq,)
-        held = tuple(Held(i, context.seqs.tokens(i), *_ends(context, i)) for i in seqs)
+        held = tuple(Held(i, context.seqs.tokens(i), context.seqs.n_exact(i), *_ends(context, i)) for i in seqs)
         kind = "context" if seq is None else "sequence"
-        header = Header(kind, identity(context), context.facts.n_ctx_seq, held, len(payload))
+        header = Header(kind, fingerprint(context), context.facts.n_ctx_seq, held, len(payload))
         return pack(header, payload), payload
 
 
@@ -150,7 +152,7 @@ def _restore(context: Context, header: Header, payload: memoryview, seq: int | N
             context.seqs.clear() if seq is None else context.seqs.remove(seq)
             raise
         for part in held:
-            context.seqs.set_tokens(part.seq, part.tokens)
+            context.seqs.set_tokens(part.seq, part.tokens, part.n_exact)
         return sum(part.last + 1 for part in held)
 
 
@@ -160,7 +162,7 @@ def _check(context: Context, header: Header, seq: int | None, name: str) -> list
     if header.kind != kind:
         hint = "load it with seq=None" if header.kind == "context" else "load it as a sequence"
         raise _refusal(name, "kind", header.kind, kind, hint)
-    here = identity(context)
+    here = fingerprint(context)
     for key, value in here.items():
         if header.identity.get(key) != value:
             raise _refusal(name, key, header.identity.get(key), value)
@@ -177,7 +179,7 @@ def _check(context: Context, header: Header, seq: int | None, name: str) -> list
             raise _refusal(name, "n_seq_max", len(header.held), n_seq)
         return list(header.held)
     context.seqs.check(seq)
-    return [Held(seq, header.held[0].tokens, header.held[0].first, header.held[0].last)]
+    return [replace(header.held[0], seq=seq)]
 
 
 def _refusal(name: str, what: str, there: object, here: object, hint: str = "") -> errors.StateError:

@@ -158,10 +158,15 @@ class TextStream:
 
     def __init__(self) -> None:
         self._decoder: Any = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between = True  # no character is incomplete
 
     def feed(self, piece: bytes) -> str:
         """Text that is complete with these bytes."""
-        return str(self._decoder.decode(piece))
+        if self._between and piece.isascii():
+            return piece.decode("ascii")
+        text: str = self._decoder.decode(piece)
+        self._between = not self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
         """What is left: U+FFFD for a character that never became whole, or nothing."""

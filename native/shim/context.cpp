@@ -1,4 +1,5 @@
 // Making a context: bad parameters are refused here, where llama.cpp would abort, crash or substitute.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -203,12 +204,12 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         native.abort_callback_data = ctx.get();
         turbo_log_mark();
         const turbo_kv_plan_scope scope(&plan);
+        const turbo_abort_scope aborts;
         ctx->ctx = llama_init_from_model(model->model, native);
         if (!ctx->ctx) {
             const std::string reason = turbo_log_reason();
-            const bool memory = reason.find("alloc") != std::string::npos || reason.find("memory") != std::string::npos;
-            return turbo_fail(memory ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED, "cannot create the context: %s",
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_UNSUPPORTED,
+                              "cannot create the context: %s", reason.empty() ? "no reason given" : reason.c_str());
         }
         const llama_cparams & cparams = ctx->ctx->get_cparams();
         ctx->model = model;

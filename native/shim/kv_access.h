@@ -5,6 +5,7 @@
 #include "turbo_state.h"
 
 #include "llama-kv-cache.h"
+#include "turbo/llama/kv_center.h"
 
 #include <algorithm>
 #include <functional>
@@ -13,9 +14,14 @@
 struct turbo_kv_access {
     static int32_t count(const llama_kv_cache & cache) { return (int32_t) cache.layers.size(); }
 
-    static bool has_bf16_keys(const llama_kv_cache & cache) {
-        return std::any_of(cache.layers.begin(), cache.layers.end(),
-                           [](const auto & layer) { return layer.k && layer.k->type == GGML_TYPE_BF16; });
+    // Whether upstream's K-shift is right for this cache. It aborts without layers (a model has such a part whose layers
+    // all use a sliding window) and on bf16 keys, and turns float keys in place without taking a centre off first.
+    static bool can_turn(const llama_kv_cache & cache) {
+        const auto good = [&](const auto & layer) {
+            const bool centred = cache.turbo_centers && cache.turbo_centers->by_layer.count(layer.il) > 0;
+            return !layer.k || ggml_is_quantized(layer.k->type) || (layer.k->type != GGML_TYPE_BF16 && !centred);
+        };
+        return !cache.layers.empty() && std::all_of(cache.layers.begin(), cache.layers.end(), good);
     }
 
     // Facts of the cache's layer `index`, read from its tensors.

@@ -114,3 +114,15 @@ int64_t turbo_log_dropped(void) {
     std::lock_guard<std::mutex> lock(r.mutex);
     return r.dropped;
 }
+
+bool turbo_is_memory_reason(const std::string & reason) {
+    // whole phrases: a path may well contain "memory"
+    for (const char * phrase : { "failed to allocate", "unable to allocate", "cannot allocate", "Cannot allocate",
+                                 "insufficient memory", "out of memory", "bad_alloc", "alloc_tensor_range",
+                                 "allocation failed" }) {
+        if (reason.find(phrase) != std::string::npos) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -8,3 +8,6 @@ void turbo_log_install();
 // Text of the first ERROR line since the last call of turbo_log_mark() on this thread, or empty.
 std::string turbo_log_reason();
 void turbo_log_mark();
+
+// Whether such a text says that an allocation failed.
+bool turbo_is_memory_reason(const std::string & reason);

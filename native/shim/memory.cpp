@@ -33,11 +33,9 @@ bool turbo_can_shift(const turbo_context & ctx) {
     if (!memory || !llama_memory_can_shift(memory)) {
         return false;
     }
-    // Upstream aborts when it shifts a cache without layers, as a model has whose layers all use a sliding window, and
-    // when it turns bf16 keys, which RoPE cannot take.
     const auto caches = turbo_kv_caches(memory);
     return !caches.empty() && std::all_of(caches.begin(), caches.end(), [](const turbo_kv_cache_ref & ref) {
-        return turbo_kv_access::count(*ref.cache) > 0 && !turbo_kv_access::has_bf16_keys(*ref.cache);
+        return turbo_kv_access::can_turn(*ref.cache);
     });
 }
 
@@ -78,7 +76,12 @@ int32_t turbo_seq_cp(turbo_context * ctx, int32_t src, int32_t dst, int32_t p0, 
 int32_t turbo_seq_keep(turbo_context * ctx, int32_t seq) {
     const int32_t status = check_seq(ctx, seq, 0);
     return status != TURBO_OK ? status : turbo_guard("seq_keep", [&] {
-        llama_memory_seq_keep(llama_get_memory(ctx->ctx), seq);
+        // llama.cpp's own seq_keep looks at the stream of `seq` only, and leaves sequences of other streams.
+        for (int32_t other = 0; other < ctx->n_seq_max; other++) {
+            if (other != seq) {
+                llama_memory_seq_rm(llama_get_memory(ctx->ctx), other, -1, -1);
+            }
+        }
         return (int32_t) TURBO_OK;
     });
 }

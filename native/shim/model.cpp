@@ -1,4 +1,5 @@
 // Loading a model and freeing it.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -146,14 +147,15 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
             return status;
         }
         turbo_log_mark();
+        const turbo_abort_scope scope;
         llama_model * loaded = llama_model_load_from_file(path, native);
         if (!loaded) {
             if (request.cancelled) {
                 return turbo_fail(TURBO_E_ABORTED, "loading '%s' was cancelled", path);
             }
             const std::string reason = turbo_log_reason();
-            return turbo_fail(TURBO_E_LOAD, "cannot load '%s': %s", path,
-                              reason.empty() ? "no reason given" : reason.c_str());
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_LOAD, "cannot load '%s': %s",
+                              path, reason.empty() ? "no reason given" : reason.c_str());
         }
         auto model = std::make_unique<turbo_model>();
         model->model = loaded;

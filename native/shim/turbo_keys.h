@@ -40,7 +40,8 @@ TURBO_API int32_t turbo_keys_set(turbo_keys * keys, const turbo_keys_layer * lay
 TURBO_API int32_t turbo_keys_layers(const turbo_keys * keys, turbo_keys_layer * out, int32_t cap);
 TURBO_API int32_t turbo_keys_values(const turbo_keys * keys, int32_t index, float * out, int32_t cap);
 
-// Centre a new context's keys, before anything is decoded in it. Layers with float keys are left alone.
+// Centre a new context's keys, before anything is decoded in it. Float keys gain nothing by it and cannot be shifted then;
+// a caller leaves them alone.
 TURBO_API int32_t turbo_context_set_keys(turbo_context * ctx, const turbo_keys * keys);
 
 TURBO_API void turbo_keys_free(turbo_keys * keys);

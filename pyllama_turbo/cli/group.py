@@ -44,7 +44,8 @@ SECTIONS = {
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 EPILOG = """\b
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted, 141 output closed,
+143 terminated.
 Every option is also read from the environment. Those of models, contexts,
 sampling and generation from PYLLAMA_TURBO_<NAME>, with the NAME that the help
 shows (PYLLAMA_TURBO_N_CTX=8k), the others with the command's name before theirs

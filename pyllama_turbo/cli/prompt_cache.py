@@ -1,64 +1,105 @@
-"""`--prompt-cache`: what was computed for a prompt, kept in a file for the next run."""
+"""`--prompt-cache FILE`: the state of a prompt on disk, so that its beginning is not computed again next time.
+
+llama.cpp's meaning: the file is made if it is not there, used for as much as the new prompt shares with it, and
+written after the prompt is in the cache; `--prompt-cache-all` writes what was generated too, `--prompt-cache-ro` writes
+nothing. A file that is something else, or was saved for another model or cache, is refused and never overwritten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import UnsupportedError
 from .flags import GroupedOption
 
 if TYPE_CHECKING:
     from ..context import Context
+    from ..generate import Event
+
+__all__ = ["PromptCache", "prompt_cache_options"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_HEADING = "Generation"
 
 
-def cache_options(function: _F) -> _F:
+def prompt_cache_options(function: _F) -> _F:
     """Adds --prompt-cache, --prompt-cache-all and --prompt-cache-ro."""
-    for names, text, more in (
-        (("--prompt-cache-ro",), "Read that file and leave it as it is.", {"is_flag": True}),
-        (("--prompt-cache-all",), "Keep what was generated in it too.", {"is_flag": True}),
-        (
-            ("--prompt-cache",),
-            "Begin with what FILE holds of the prompt, and write it anew.",
-            {"metavar": "FILE", "type": click.Path()},
-        ),
+    for name, text in (
+        ("--prompt-cache-ro", "Use the prompt cache, but do not write it."),
+        ("--prompt-cache-all", "Save what was generated in the prompt cache too."),
     ):
-        function = click.option(*names, cls=GroupedOption, heading="Generation", help=text, **more)(function)
-    return function
+        function = click.option(name, cls=GroupedOption, heading=_HEADING, is_flag=True, help=text)(function)
+    return click.option(
+        "--prompt-cache", cls=GroupedOption, heading=_HEADING, metavar="FILE", type=click.Path(dir_okay=False),
+        help="Keep the prompt's state in FILE: the part that a later prompt shares is not computed again.",
+    )(function)  # fmt: skip
 
 
-@contextmanager
-def kept_prompt(
-    context: Context, file: str | None, *, everything: bool, read_only: bool
-) -> Iterator[Callable[[int], None]]:
-    """Load a saved prompt into a context; the block calls what it gets with the prompt's length to save it.
+class PromptCache:
+    """The file of one run.
 
     Args:
-        context: where the prompt will run.
-        file: the file, which need not exist yet; None: nothing is kept.
-        everything: keep the tokens behind the prompt as well.
-        read_only: leave the file as it is.
+        path: the file, or None for no cache.
+        everything: save what was generated too.
+        read_only: never write.
+
+    Attributes:
+        n_loaded: tokens that came from the file.
+        n_written: bytes written to it.
 
     Raises:
-        StateError: the file is damaged, or was saved for another model, KV type, format or build.
+        click.UsageError: a switch without a file, or both switches.
     """
-    from .. import state
 
-    if file is not None and Path(file).exists():
-        state.load(context, file)
+    def __init__(self, path: str | None, everything: bool, read_only: bool) -> None:
+        if path is None and (everything or read_only):
+            raise click.UsageError("--prompt-cache-all and --prompt-cache-ro need --prompt-cache FILE")
+        if everything and read_only:
+            raise click.UsageError("--prompt-cache-all writes and --prompt-cache-ro does not: give one of them")
+        self.path = Path(path) if path else None
+        self.n_loaded = 0
+        self.n_written = 0
+        self._everything = everything
+        self._read_only = read_only
 
-    def save(n_prompt: int) -> None:
-        if file is None or read_only:
-            return
-        if not everything:
-            with suppress(UnsupportedError):  # a cache that cannot be cut back is kept as it is
-                context.seqs.remove(0, n_prompt)
-        state.save(context, file)
+    def load(self, context: Context) -> None:
+        """Put the saved state into the context, if there is a file. Raises StateError if it belongs to another one."""
+        from .. import state
 
-    yield save
+        if self.path is not None and self.path.exists():
+            self.n_loaded = state.load(context, self.path)
+
+    def prompt_done(self, context: Context, event: Event) -> None:
+        """Write the state of the prompt, unless the file had all of it; called with the first event."""
+        if not self._everything and event.n_prompt - event.n_reused > 1:
+            self._save(context)
+
+    def finished(self, context: Context) -> None:
+        """Write the state at the end, if all of it is wanted."""
+        if self._everything:
+            self._save(context)
+
+    def _save(self, context: Context) -> None:
+        from .. import state
+
+        if self.path is not None and not self._read_only:
+            try:
+                self.n_written = state.save(context, self.path)
+            except OSError as error:
+                raise click.FileError(str(self.path), error.strerror or str(error)) from None
+
+    def line(self, event: Event) -> str:
+        """What the file gave and got, in one line."""
+        parts = [f"{event.n_reused:,} of {event.n_prompt:,} tokens from {self.path}" if self.n_loaded else "new"]
+        if self.n_written:
+            parts.append(f"{self.n_written:,} bytes written to {self.path}")
+        return ", ".join(parts)
+
+    def facts(self) -> dict[str, Any] | None:
+        """For --json; None without a file."""
+        if self.path is None:
+            return None
+        return {"file": self.path, "n_loaded": self.n_loaded, "n_bytes_written": self.n_written}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from .familiar import familiar_flags, translate
 from .flags import GroupedCommand, given, json_option, model_option, option_flags
 from .output import note, print_json, progress, size
 from .prompt import prompt_options, read_prompt, unescaped
-from .prompt_cache import cache_options, kept_prompt
+from .prompt_cache import PromptCache, prompt_cache_options
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", "--no-perf", "--no-show-timings", "quiet", is_flag=True, help="Print no timings.")
 @click.option("-no-cnv", "--no-conversation", "plain", is_flag=True, help="Accepted: no chat template is applied.")
 @json_option
-@cache_options
+@prompt_cache_options
 @option_flags(GenerationOptions, SamplingOptions, ContextOptions, ModelOptions)
 @familiar_flags
 def command(
@@ -53,14 +52,15 @@ def command(
     timings and KV types follow on stderr. The text is continued as it is: no chat template is applied.
     """
     values = translate(values)
+    cache = PromptCache(prompt_cache, everything=prompt_cache_all, read_only=prompt_cache_ro)
     text = read_prompt(prompt, file)
     text = unescaped(text) if escape else text
     with (
         load_model(resolve(model), **given(values, ModelOptions)) as opened,
         make_context(opened, **given(values, ContextOptions)) as ctx,
-        kept_prompt(ctx, prompt_cache, everything=prompt_cache_all, read_only=prompt_cache_ro) as done,
     ):
-        return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), quiet, as_json, done)
+        cache.load(ctx)
+        return _generate(ctx, text, given(values, GenerationOptions, SamplingOptions), cache, quiet, as_json)
 
 
 def load_model(path: Path, **options: Any) -> Model:
@@ -77,9 +77,7 @@ def make_context(model: Model, **options: Any) -> Context:
         return model.context(progress=update, **options)
 
 
-def _generate(
-    ctx: Context, text: str, options: dict[str, Any], quiet: bool, as_json: bool, done: Callable[[int], None]
-) -> int:
+def _generate(ctx: Context, text: str, options: dict[str, Any], cache: PromptCache, quiet: bool, as_json: bool) -> int:
     from ..generate import generate
 
     parts: list[str] = []
@@ -87,6 +85,8 @@ def _generate(
     with generate(ctx, text, **options) as run:
         try:
             for event in run:
+                if not parts:
+                    cache.prompt_done(ctx, event)
                 parts.append(event.text)
                 if not as_json and event.text:
                     sys.stdout.write(event.text)
@@ -94,14 +94,15 @@ def _generate(
         except KeyboardInterrupt:
             interrupted = True
     last = run.last
-    if last is not None:
-        done(last.n_prompt)
+    cache.finished(ctx)
     if as_json:
-        print_json(_result("".join(parts), last, ctx.kv, interrupted))
+        print_json(_result("".join(parts), last, ctx.kv, interrupted) | {"prompt_cache": cache.facts()})
     else:
         click.echo()
         if not quiet and last is not None:
             _timings(last, ctx.kv, interrupted)
+            if cache.path is not None:
+                note(f"cache      {cache.line(last)}")
     return 130 if interrupted else 0
 
 

@@ -26,6 +26,13 @@ def header(arch: str, **changes: Any) -> GGUFFile:
     return GGUFFile(Path("x.gguf"), 0, 3, 32, 0, {"general.architecture": arch, **keys}, {})
 
 
+SHARED = {
+    **PLAIN,
+    ".attention.sliding_window": 64,
+    ".attention.sliding_window_pattern": (True, False, True, False),
+    ".attention.shared_kv_layers": 2,
+}
+
 GOOD = [
     ("qwen2", PLAIN),
     ("qwen3", {**PLAIN, ".attention.key_length": 128, ".attention.value_length": 128}),
@@ -39,6 +46,7 @@ GOOD = [
     ("hunyuan-dense", {**PLAIN, ".expert_count": 1, ".expert_used_count": 1}),
     ("lfm2", {**PLAIN, ".shortconv.l_cache": 3}),
     ("phi3", {**PLAIN, ".pooling_type": 3}),
+    ("gemma4", SHARED),
 ]
 BAD = [
     ("qwen2", PLAIN, ".rope.dimension_count", 32),
@@ -46,6 +54,9 @@ BAD = [
     ("qwen3moe", MOE, ".rope.dimension_count", 128),
     ("llama", PLAIN, ".attention.value_length", 32),
     ("phi3", PLAIN, ".attention.value_length", 128),
+    ("gpt-oss", PLAIN, ".attention.value_length", 128),
+    ("stablelm", {**PLAIN, ".attention.key_length": 64, ".attention.value_length": 64}, ".attention.head_count", 4),
+    ("gemma2", PLAIN, ".rope.dimension_count", 0),
     ("gemma2", PLAIN, ".rope.dimension_count", 33),
     ("gemma2", PLAIN, ".rope.dimension_count", 66),
     ("gemma4", PLAIN, ".rope.dimension_count_swa", 7),
@@ -69,6 +80,10 @@ BAD = [
     ("qwen2", PLAIN, ".attention.layer_norm_rms_epsilon", -1e-5),
     ("bert", PLAIN, ".pooling_type", 7),
     ("lfm2", PLAIN, ".shortconv.l_cache", 1),
+    ("gemma4", SHARED, ".attention.shared_kv_layers", 1),
+    ("gemma4", SHARED, ".attention.shared_kv_layers", 3),
+    ("gemma4", SHARED, ".attention.shared_kv_layers", 9),
+    ("gemma4", {**SHARED, ".attention.key_length_swa": 32}, ".rope.dimension_count_swa", 64),
 ]
 
 

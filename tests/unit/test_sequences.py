@@ -105,6 +105,16 @@ def test_a_context_shift_closes_the_gap(lib: FakeLib, ctx: Context) -> None:
     assert ctx.seqs.tokens() == (0, 1, 2, 3, *range(12, 20))
 
 
+def test_after_a_shift_only_what_a_cold_run_would_hold_is_reused(lib: FakeLib, ctx: Context) -> None:
+    ctx.prefill(list(range(20)))
+    ctx.seqs.discard_oldest(0, 4)
+    held = list(ctx.seqs.tokens() or ())
+    ctx.seqs.copy(0, 1)
+    assert ctx.prefill([*held, 99], seq=1).n_reused == 4
+    assert ctx.prefill([*held, 99]).n_reused == 4
+    assert ctx.prefill([*held, 99, 98]).n_reused == len(held) + 1  # computed anew, it is exact again
+
+
 def test_a_shift_that_frees_nothing_is_refused(lib: FakeLib, ctx: Context) -> None:
     ctx.prefill([1, 2])
     with pytest.raises(errors.ContextFullError):

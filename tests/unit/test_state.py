@@ -84,14 +84,14 @@ def test_another_kv_type_is_refused(lib: FakeLib, model: Model, saved: Path) -> 
 
 
 FIELDS = (
-    "model", "arch", "n_params", "layers", "kv_format", "codebook_hash", "key_center", "rope_freq_base",
+    "model", "lora", "arch", "n_params", "layers", "kv_format", "codebook_hash", "key_center", "rope_freq_base",
     "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx",
-    "n_stream", "rotated_k", "rotated_v", "transposed_v", "build",
+    "n_stream", "rotated_k", "rotated_v", "transposed_v", "lora", "build",
 )  # fmt: skip
 
 
 def test_the_fields_are_all_of_the_identity(ctx: Context) -> None:
-    assert set(FIELDS) == set(json.loads(json.dumps(state.identity(ctx))))
+    assert set(FIELDS) == set(json.loads(json.dumps(state.fingerprint(ctx))))
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -101,7 +101,7 @@ def test_every_field_is_compared_before_anything_is_touched(
     forge(saved, lambda header: header["identity"].update({field: "another"}))
     with pytest.raises(errors.StateError, match=f"{field} is 'another' there and") as caught:
         state.load(ctx, saved)
-    assert caught.value.asked == "another" and caught.value.limit == state.identity(ctx)[field]
+    assert caught.value.asked == "another" and caught.value.limit == state.fingerprint(ctx)[field]
     untouched(lib, ctx)
 
 

@@ -79,7 +79,7 @@ struct turbo_kv_centering {
                         const std::vector<bool> & roped) {
         auto centers = std::make_shared<turbo_kv_centers>();
         for (const auto & layer : cache->layers) {
-            if (layer.il >= mean_keys.size() || mean_keys[layer.il].empty() || !ggml_is_quantized(layer.k->type)) {
+            if (layer.il >= mean_keys.size() || mean_keys[layer.il].empty()) {
                 continue;
             }
             const int64_t head_dim = cache->hparams.n_embd_head_k(layer.il);

@@ -66,12 +66,12 @@ class Context(Handle):
         params, keep = native_params(b, options, n_ctx, asked, dict.fromkeys(centering.q8_layers, "q8_0"))
         out = b.ffi.new("turbo_context **")
         logs.forget()
-        with model.lock:
-            status = b.lib.turbo_context_new(model.pointer(), params, out)
-        del keep
-        _native.check(b, status, asked=asked, hint=flash_hint(options))
         self._claim = Claim()
-        super().__init__(b, out[0], b.lib.turbo_context_free, model)
+        with model.lock:  # until the context counts as the model's child, nothing may free the model
+            status = b.lib.turbo_context_new(model.pointer(), params, out)
+            del keep
+            _native.check(b, status, asked=asked, hint=flash_hint(options))
+            super().__init__(b, out[0], b.lib.turbo_context_free, model)
         logs.drain(b.ffi, b.lib)
         if means is not None:
             install(b, out[0], means)

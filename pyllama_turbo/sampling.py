@@ -86,11 +86,12 @@ class Sampler(Handle):
             params.grammar_lazy, params.triggers = grammar_lazy, keep[-1]
         out = b.ffi.new("turbo_sampler **")
         logs.forget()
-        status = b.lib.turbo_sampler_new(model.pointer(), params, out)
-        del keep
-        _native.check(b, status)
+        with model.lock:  # nothing may free the model meanwhile, nor before this sampler counts as its child
+            status = b.lib.turbo_sampler_new(model.pointer(), params, out)
+            del keep
+            _native.check(b, status)
+            super().__init__(b, out[0], b.lib.turbo_sampler_free, model)
         logs.drain(b.ffi, b.lib)
-        super().__init__(b, out[0], b.lib.turbo_sampler_free, model)
         self._token = b.ffi.new("int32_t *")
 
     def next(self, context: Context, row: int = -1, *, history: Sequence[int] = ()) -> int:

@@ -315,6 +315,22 @@ int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t
     return turbo_within("the grammar", TOKEN_BUDGET, next);
 }
 
+int32_t turbo_sampler_step(turbo_sampler * sampler, turbo_context * ctx, int32_t token, int32_t pos, int32_t seq,
+                           int32_t * next) {
+    *next = TURBO_STEP_NOT_RUN;
+    const int32_t status = turbo_context_decode(ctx, &token, 1, pos, seq, TURBO_OUTPUT_LAST);
+    if (status != TURBO_OK) {
+        return status;
+    }
+    *next = TURBO_STEP_NOT_CHOSEN;
+    int32_t chosen = 0;
+    const int32_t sampled = turbo_sampler_next(sampler, ctx, -1, &chosen);
+    if (sampled == TURBO_OK) {
+        *next = chosen;
+    }
+    return sampled;
+}
+
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated) {
     if (token < 0 || token >= sampler->n_vocab) {
         return turbo_fail(TURBO_E_ARGUMENT, "token %d is outside the vocabulary of %d", token, sampler->n_vocab);

@@ -165,7 +165,7 @@ static int splits_beside(const attend_args &args, const attend_plan &plan, int b
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
     attend_params p = {};
-    p.q = args.q;
+    p.q = args.q, p.q_scale = args.q_scale;
     p.q_stride_row = args.q_stride_row, p.q_stride_head = args.q_stride_head, p.q_stride_stream = args.q_stride_stream;
     p.k = make_stage(args.k, args, plan.heads_per_block);
     p.v = make_stage(args.v, args, plan.heads_per_block);

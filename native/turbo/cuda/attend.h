@@ -35,7 +35,7 @@ struct kv_tensor {
 struct pending_write {
     const char *source[2]; // f32 rows of K and V, heads side by side
     int64_t source_stride[2];
-    const float *centre; // taken from K's rows, or null
+    const float *factor, *centre; // K's rows count times `factor`, less `centre`; or null
     const char *ids[2];  // of K and V: row in the cache
     int64_t ids_stride[2];
     int ids_64[2];       // i64, else i32
@@ -45,7 +45,8 @@ struct pending_write {
 };
 
 struct attend_args {
-    const char *q; // f32, head_dim values contiguous
+    const char *q;        // f32, head_dim values contiguous
+    const float *q_scale; // queries count times this: [n_head_kv][head_dim], or null
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     kv_tensor k, v;
     const char *mask; // f16 [n_kv] a row, or null

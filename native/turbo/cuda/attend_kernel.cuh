@@ -308,8 +308,8 @@ template <class shape> struct query_loader {
     __device__ __forceinline__ void load(const attend_params &p) {
         const int b = unit / 4 % shape::blocks, tile = unit / (4 * shape::blocks) % shape::tiles;
         const int column = first_column + 8 * tile + column_in_tile();
-        const int row = p.n_rows == 1 ? 0 : column / p.gqa,
-                  head = (first_head + unit / (4 * shape::blocks * shape::tiles)) * p.gqa + column - row * p.gqa;
+        const int head_kv = first_head + unit / (4 * shape::blocks * shape::tiles),
+                  row = p.n_rows == 1 ? 0 : column / p.gqa, head = head_kv * p.gqa + column - row * p.gqa;
         const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
         const float4 *at =
             reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
@@ -317,6 +317,14 @@ template <class shape> struct query_loader {
         for (int i = 0; i < n / 4; i++) {
             const float4 v = unit < units(p) && column < p.n_columns ? at[i] : make_float4(0, 0, 0, 0);
             x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+        }
+        if (p.q_scale != nullptr && unit < units(p)) {
+            const float *scale = p.q_scale + head_kv * shape::head_dim + b * shape::block_values +
+                                 (threadIdx.x & 15) * n;
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                x[i] *= scale[i];
+            }
         }
     }
 

@@ -20,6 +20,19 @@ static __device__ __forceinline__ void load_lane(const char *row, int first, flo
     }
 }
 
+// x = f(x, vector), if there is a vector.
+template <int n, class function>
+static __device__ __forceinline__ void apply(const float *vector, int first, float (&x)[n], function f) {
+    if (vector != nullptr) {
+        float y[n];
+        load_lane<n>(reinterpret_cast<const char *>(vector), first, y);
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            x[i] = f(x[i], y[i]);
+        }
+    }
+}
+
 // Scores of one key against all columns of the thread block, as base-2 exponents.
 template <class shape>
 static __device__ __forceinline__ void score_newest(const attend_params &p, const char *row, int token, int head_kv,
@@ -30,14 +43,9 @@ static __device__ __forceinline__ void score_newest(const attend_params &p, cons
     for (int b = 0; b < shape::blocks; b++) {
         const int first = head_kv * shape::head_dim + b * shape::block_values;
         load_lane<n>(row, first, key[b]);
-        if (p.pending.centre != nullptr) {
-            float centre[n];
-            load_lane<n>(reinterpret_cast<const char *>(p.pending.centre), first, centre);
-#pragma unroll
-            for (int i = 0; i < n; i++) {
-                key[b][i] -= centre[i];
-            }
-        }
+        apply<n>(p.pending.factor, first, key[b], [](float x, float y) { return x * y; });
+        apply<n>(p.pending.centre, first, key[b], [](float x, float y) { return x - y; });
+        apply<n>(p.q_scale, first, key[b], [](float x, float y) { return x * y; }); // instead of the queries
     }
     // all queries are on their way at the same time
     float score[shape::columns];

@@ -30,6 +30,7 @@ struct stage_params {
 
 struct attend_params {
     const char *q;
+    const float *q_scale;
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     stage_params k, v;
     const char *mask;

@@ -107,12 +107,27 @@ static bool writes_cache(const ggml_tensor *node) {
     return q8_0 || turbo_type_is(node->type);
 }
 
-// Is this SUB the centring of keys, one f32 row taken from every row, whose result only the write at `write` reads?
-static bool centres_for(ggml_cgraph *cgraph, int sub, int write) {
-    const ggml_tensor *keys = cgraph->nodes[sub]->src[0], *centre = cgraph->nodes[sub]->src[1];
-    return keys->type == GGML_TYPE_F32 && keys->nb[0] == sizeof(float) && centre->type == GGML_TYPE_F32 &&
-           ggml_is_contiguous(centre) && ggml_nelements(centre) == keys->ne[0] && centre->ne[0] == keys->ne[0] &&
-           cgraph->nodes[write]->src[0] == cgraph->nodes[sub] && ggml_node_has_n_uses(cgraph, sub, 1);
+// The one f32 vector that SUB or MUL node i applies to every row of keys, if only node `next` reads the result (through
+// views that keep the rows); null for anything else.
+static const float *row_vector(const ggml_cgraph *cgraph, int i, int next, int64_t row_values) {
+    const ggml_tensor *node = cgraph->nodes[i], *keys = node->src[0], *vector = node->src[1];
+    const bool rows = keys->type == GGML_TYPE_F32 && keys->nb[0] == sizeof(float) && vector->type == GGML_TYPE_F32 &&
+                      ggml_is_contiguous(vector) && ggml_nelements(vector) == row_values && keys->ne[3] == 1 &&
+                      (keys->ne[0] == row_values ||
+                       (keys->ne[0] * keys->ne[1] == row_values && keys->nb[1] == keys->ne[0] * sizeof(float)));
+    const ggml_tensor *reads = cgraph->nodes[next]->src[0];
+    const bool read = (reads == node || reads->view_src == node) && reads->view_offs == 0 &&
+                      ggml_nelements(reads) == ggml_nelements(node);
+    return rows && read && ggml_node_has_n_uses(cgraph, i, 1) ? (const float *) vector->data : nullptr;
+}
+
+// Read the rows of a write from before node i, which would have been their last change.
+static void read_before(write_tensor &w, const ggml_tensor *keys) {
+    const int token = keys->ne[0] == w.row_values ? 1 : 2; // dim of the tokens
+    w.source = (const char *) keys->data;
+    w.source_stride[0] = keys->nb[token];
+    w.source_stride[1] = token == 1 ? keys->nb[2] : keys->nb[3];
+    w.source_stride[2] = keys->nb[3];
 }
 
 // ---- overlap of write and attention
@@ -125,6 +140,13 @@ struct noted_write {
     turbo_cuda::pending_write write;
 };
 static thread_local noted_write last_write;
+
+// Likewise the scale of its queries, where the product was left to it.
+struct noted_scale {
+    const ggml_tensor *attention;
+    const float *scale;
+};
+static thread_local noted_scale last_scale;
 
 static const ggml_tensor *base_of(const ggml_tensor *t) {
     return t->view_src != nullptr ? t->view_src : t;
@@ -153,6 +175,7 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
     noted.write.n_rows = writes[0].n_rows;
     noted.write.first_token = first_token_of(attention->src[1], nodes[0], writes[0]);
     noted.write.blocks = write_blocks(writes[0], &writes[1]);
+    noted.write.factor = writes[0].factor;
     noted.write.centre = writes[0].centre;
     for (int t = 0; t < 2; t++) {
         const write_tensor &w = writes[t];
@@ -170,6 +193,70 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
     last_write = noted;
 }
 
+// Launch K's or V's write that begins at node i together with what comes before it (keys are scaled, then centred) and
+// the other write after it. Returns the last node covered, -1 if there is nothing to put together.
+static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
+    int at = i, nodes[2] = {-1, -1}; // MUL and SUB
+    for (const ggml_op op : {GGML_OP_MUL, GGML_OP_SUB}) {
+        if (at < cgraph->n_nodes && cgraph->nodes[at]->op == op) {
+            nodes[op == GGML_OP_SUB] = at;
+            at = next_computing(cgraph, at);
+        }
+    }
+    if (at >= cgraph->n_nodes || !writes_cache(cgraph->nodes[at])) {
+        return -1;
+    }
+    ggml_tensor *first = cgraph->nodes[at];
+    write_tensor k = make_set_rows(first);
+    for (int n = 1, next = at; n >= 0; n--) {
+        if (nodes[n] >= 0) {
+            const float *vector = row_vector(cgraph, nodes[n], next, k.row_values);
+            if (vector == nullptr) {
+                return -1;
+            }
+            (n == 0 ? k.factor : k.centre) = vector;
+            read_before(k, cgraph->nodes[nodes[n]]->src[0]);
+            next = nodes[n];
+        }
+    }
+    const int next = next_computing(cgraph, at);
+    ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
+    const bool pair = second != nullptr && writes_cache(second) && first->data != second->data &&
+                      second->src[0]->data != first->data;
+    if (!pair && at == i) {
+        return -1;
+    }
+    const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
+    if (pair) {
+        note_write(cgraph, next, {first, second}, {k, v});
+    }
+    CUDA_CHECK(turbo_cuda::write_rows(k, pair ? &v : nullptr, ctx.stream()));
+    return pair ? next : at;
+}
+
+// The attention that can scale its queries itself instead of MUL node i: it follows with nothing but a write between,
+// and the product would have lain where the queries are. Null if there is none.
+static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
+    const ggml_tensor *node = cgraph->nodes[i], *queries = node->src[0], *scale = node->src[1];
+    if (node->op != GGML_OP_MUL || node->data != queries->data || !ggml_node_has_n_uses(cgraph, i, 1) ||
+        scale->type != GGML_TYPE_F32 || !ggml_is_contiguous(scale)) {
+        return nullptr;
+    }
+    int at = next_computing(cgraph, i);
+    for (int n = 0; n < 4 && at < cgraph->n_nodes; n++, at = next_computing(cgraph, at)) {
+        const ggml_tensor *next = cgraph->nodes[at];
+        if (next->op == GGML_OP_FLASH_ATTN_EXT) {
+            const bool ours = next->src[0]->view_src == node && turbo_cuda_fattn_supported(ctx.device, next) &&
+                              ggml_nelements(scale) == next->src[1]->ne[0] * next->src[1]->ne[2];
+            return ours ? next : nullptr;
+        }
+        if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS) {
+            return nullptr;
+        }
+    }
+    return nullptr;
+}
+
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write.attention) {
         last_write.attention = nullptr; // something else comes between
@@ -181,34 +268,15 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
     if (ctx.curr_stream_no != 0) {
         return 0;
     }
-    const bool centred = cgraph->nodes[i]->op == GGML_OP_SUB;
-    const int at = centred ? next_computing(cgraph, i) : i;
-    if (at >= cgraph->n_nodes || !writes_cache(cgraph->nodes[at]) || (centred && !centres_for(cgraph, i, at))) {
+    const ggml_tensor *attention = scales_own_queries(ctx, cgraph, i);
+    const int last = fuse_write(ctx, cgraph, attention != nullptr ? next_computing(cgraph, i) : i);
+    if (last < 0) {
         return 0;
     }
-    ggml_tensor *first = cgraph->nodes[at];
-    write_tensor k = make_set_rows(first);
-    if (centred) {
-        const ggml_tensor *keys = cgraph->nodes[i]->src[0];
-        k.source = (const char *) keys->data;
-        for (int d = 0; d < 3; d++) {
-            k.source_stride[d] = keys->nb[d + 1];
-        }
-        k.centre = (const float *) cgraph->nodes[i]->src[1]->data;
+    if (attention != nullptr) {
+        last_scale = {attention, (const float *) cgraph->nodes[i]->src[1]->data};
     }
-    const int next = next_computing(cgraph, at);
-    ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
-    const bool pair = second != nullptr && writes_cache(second) && first->data != second->data &&
-                      second->src[0]->data != first->data;
-    if (!pair && !centred) {
-        return 0;
-    }
-    const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
-    if (pair) {
-        note_write(cgraph, next, {first, second}, {k, v});
-    }
-    CUDA_CHECK(turbo_cuda::write_rows(k, pair ? &v : nullptr, ctx.stream()));
-    return (pair ? next : at) - i;
+    return last - i;
 }
 
 // ---- attention
@@ -304,7 +372,10 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (last_write.attention == dst && ctx.curr_stream_no == 0) {
         args.pending = last_write.write;
     }
-    last_write.attention = nullptr;
+    if (last_scale.attention == dst) {
+        args.q_scale = last_scale.scale;
+    }
+    last_write.attention = last_scale.attention = nullptr;
     CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args), ctx.stream()));
     return true;
 }

@@ -39,6 +39,9 @@ static __device__ __forceinline__ void load_block(const write_tensor &w, const c
     for (int i = 0; i < n / 32; i++) {
         x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
                              : reinterpret_cast<const float *>(source)[at + i];
+        if (w.factor != nullptr) {
+            x[i] *= w.factor[at + i];
+        }
         if (w.centre != nullptr) {
             x[i] -= w.centre[at + i];
         }

@@ -17,7 +17,8 @@ struct write_tensor {
     int64_t ids_stride[3];
     int ids_ne[2];       // of dims 1 and 2
     int ids_64;          // i64, else i32
-    const float *centre; // subtracted from every row (row_values of them), or null
+    const float *factor; // every row counts times these (row_values of them), or null
+    const float *centre; // then subtracted from every row (row_values of them), or null
     int format, block;   // turbo format or q8_0, values a block (of q8_0: 64 or 128, whole blocks of 32)
     int row_values, ne1, ne2, n_rows;
 };

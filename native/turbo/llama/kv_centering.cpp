@@ -243,7 +243,8 @@ static ggml_tensor * scale_queries(ggml_context * ctx, ggml_tensor * q, ggml_ten
     return ggml_reshape_3d(ctx, scaled, head_dim, q->ne[1], q->ne[2]);
 }
 
-void turbo_kv_balance(ggml_context * ctx, const llama_kv_cache_context * cache, int32_t il, ggml_tensor *& q, ggml_tensor *& k) {
+void turbo_kv_balance(ggml_context * ctx, ggml_cgraph * gf, const llama_kv_cache_context * cache, int32_t il, ggml_tensor *& q,
+                      ggml_tensor *& k, ggml_tensor * v) {
     const turbo_kv_centers * centers = turbo_kv_centering::centers_of(cache);
     if (centers == nullptr) {
         return;
@@ -251,6 +252,11 @@ void turbo_kv_balance(ggml_context * ctx, const llama_kv_cache_context * cache, 
     const auto owner = centers->owners.find(turbo_kv_centering::keys_of(cache, il));
     if (owner == centers->owners.end()) {
         return;
+    }
+    for (ggml_tensor * x : { q, v, k }) {
+        if (x != nullptr) {
+            ggml_build_forward_expand(gf, x);
+        }
     }
     q = scale_queries(ctx, q, centers->by_layer[turbo_kv_centers::query_scale].at(owner->second));
     if (k != nullptr) {

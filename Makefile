@@ -49,7 +49,7 @@ build-and-test: test ## The same as `test`
 lint: ## Check style (ruff)
 	@$(SETUP) dev && $(PY) -m ruff check . && $(PY) -m ruff format --check .
 
-types: ## Check types (mypy --strict)
+types: ## Check types of the package and the examples (mypy --strict)
 	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo && $(PY) -m mypy --strict examples
 
 reference: ## Write docs/cli.md and docs/api.md from the commands and the docstrings

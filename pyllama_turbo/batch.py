@@ -287,6 +287,7 @@ class Batch(Iterator[Event]):
         Raises:
             ContextFullError: the prompt is longer than a sequence.
             BusyError: the context is generating for someone else.
+            ModelLoadError: the mapped model file was cut or overwritten.
             OptionError, UnknownOptionError: a bad value, a keyword that does not exist.
         """
         scheduler = self._scheduler
@@ -300,6 +301,7 @@ class Batch(Iterator[Event]):
                 parse_special=parse_special,
                 **keywords,
             )
+            scheduler.context.model.files.check()
             scheduler.context.check_room(len(answer.prompt))
             scheduler.context.claim(scheduler)
             scheduler.cancelled = False

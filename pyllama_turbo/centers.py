@@ -13,16 +13,14 @@ import io
 import json
 import logging
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, errors
+from ._user_cache import user_cache
 from .centering import Centering
-from .models import user_cache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,6 +147,8 @@ def refusal(model: Model) -> str:
 
 def calibration_text() -> str:
     """The built-in text: prose, code, dialogue, data."""
+    from importlib.resources import files
+
     return files("pyllama_turbo").joinpath("data/calibration.txt").read_text(encoding="utf-8")
 
 
@@ -230,6 +230,8 @@ def load(path: Path, owner: str) -> KeyMeans:
     Raises:
         StateError: the file is missing, damaged, of another version, or belongs to another model.
     """
+    import zipfile
+
     import numpy as np
 
     try:

@@ -146,6 +146,14 @@ def parse(text: str, rendered: Rendered, *, partial: bool = False) -> dict[str, 
     return message
 
 
+def read(text: str, rendered: Rendered, *, complete: bool) -> dict[str, Any]:
+    """`parse` for answers of which nothing may be lost: text that does not follow the format is all content."""
+    try:
+        return parse(text, rendered, partial=not complete)
+    except errors.OptionError:
+        return {"role": "assistant", "content": text}
+
+
 def ask(context: Context, messages: Sequence[Message], *, seq: int = 0, **keywords: Any) -> tuple[Rendered, Generation]:
     """Render messages and start generating the answer.
 
@@ -245,4 +253,4 @@ class Chat:
             finally:
                 if run.last is not None:
                     complete = run.last.finish_reason in ("stop", "grammar_end")
-                    self.messages += [question, parse("".join(parts), rendered, partial=not complete)]
+                    self.messages += [question, read("".join(parts), rendered, complete=complete)]

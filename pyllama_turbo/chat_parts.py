@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .chat import parse
+from .chat import parse, read
 
 if TYPE_CHECKING:
     from .chat import Rendered
@@ -76,7 +76,12 @@ class AnswerReader:
         self.add(text)
         if self._plain:
             return Delta(content=text)
-        return self._advance(self._parsed(partial=True)) if text else Delta()
+        if not text:
+            return Delta()
+        try:
+            return self._advance(parse(self._text, self._rendered, partial=True))
+        except errors.OptionError:
+            return Delta()  # what it is will be clear with more text, or at the end
 
     def message(self, *, complete: bool) -> dict[str, Any]:
         """The answer as a message. Text that does not follow the template's format is all content.
@@ -84,23 +89,16 @@ class AnswerReader:
         Args:
             complete: the model ended it itself.
         """
-        found = None if self._plain else self._parsed(partial=not complete)
-        return found or {"role": "assistant", "content": self._text}
+        if self._plain:
+            return {"role": "assistant", "content": self._text}
+        return read(self._text, self._rendered, complete=complete)
 
     def finish(self, text: str = "", *, complete: bool) -> Delta:
         """Add the last text; what `message` now holds beyond the differences given so far."""
         self.add(text)
         return Delta(content=text) if self._plain else self._advance(self.message(complete=complete))
 
-    def _parsed(self, *, partial: bool) -> dict[str, Any] | None:
-        try:
-            return parse(self._text, self._rendered, partial=partial)
-        except errors.OptionError:
-            return None
-
-    def _advance(self, message: dict[str, Any] | None) -> Delta:
-        if message is None:
-            return Delta()
+    def _advance(self, message: dict[str, Any]) -> Delta:
         old, self._shown = self._shown, message
         content = _added(old.get("content") or "", message.get("content") or "")
         reasoning = _added(old.get("reasoning_content") or "", message.get("reasoning_content") or "")

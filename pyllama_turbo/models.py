@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ._user_cache import user_cache
 from .errors import ModelFetchError
 
 CHUNK_BYTES = 1 << 20
@@ -98,14 +99,6 @@ KNOWN: dict[str, KnownModel] = {
         ),
     )
 }
-
-
-def user_cache() -> Path:
-    """$PYLLAMA_TURBO_CACHE, else pyllama-turbo in the user's cache folder."""
-    if own := os.environ.get("PYLLAMA_TURBO_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pyllama-turbo"
 
 
 def cache_dir() -> Path:

@@ -26,8 +26,8 @@ from pyllama_turbo._option_spec import flag_value, specs  # noqa: E402
 PAGE = ROOT / "docs" / "api.md"
 HEAD = """# Python reference
 
-Made by `scripts/make_api_reference.py` from the docstrings; do not edit. What stands under the first heading is
-imported from `pyllama_turbo` itself.
+Made by `scripts/make_api_reference.py` from the docstrings; do not edit. Names under the first heading come from
+`pyllama_turbo` itself.
 """
 SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples):$")
 

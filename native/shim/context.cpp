@@ -27,6 +27,9 @@ constexpr int32_t MAX_SEQUENCES = LLAMA_MAX_SEQ;
 // Runs in the thread that called decode, between graph nodes.
 bool on_abort_poll(void * data) {
     turbo_context * ctx = static_cast<turbo_context *>(data);
+    if (ctx->unstoppable) {
+        return false;
+    }
     if (ctx->abort.load(std::memory_order_relaxed) != 0) {
         return true;
     }

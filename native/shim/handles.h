@@ -34,6 +34,7 @@ struct turbo_context {
     bool single_ubatch = false;   // no causal attention: the batch cannot be split
     int32_t n_outputs = 0;        // rows of the last decode
     std::atomic<int32_t> abort{ 0 };
+    bool unstoppable = false;     // the abort flag waits: what runs would leave the cache half changed
     turbo_poll_fn poll = nullptr;
     void * poll_data = nullptr;
     int64_t poll_next_us = 0;
@@ -42,6 +43,10 @@ struct turbo_context {
 
 // CPU features this build uses (missing_only: and this machine lacks), comma separated.
 std::string turbo_cpu_feature_list(bool missing_only);
+
+// Carries out shifts and copies that wait for the next decode: cells tell their result already, tensors do not. Not
+// stopped by the abort flag. TURBO_E_DECODE if the computation failed.
+int32_t turbo_settle(turbo_context & ctx);
 
 // Whether cached keys can be moved to other positions: llama.cpp's answer, and false where there are no keys.
 bool turbo_can_shift(const turbo_context & ctx);

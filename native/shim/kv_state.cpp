@@ -5,7 +5,7 @@
 #include "turbo_shim.h"
 
 #include <algorithm>
-#include <functional>
+#include <cstdio>
 
 namespace {
 

@@ -1,6 +1,7 @@
 // Cache content: sequences and positions. Saved state is in state.cpp.
 #include "handles.h"
 #include "kv_access.h"
+#include "log_ring.h"
 
 #include "llama-context.h"
 #include "llama-model.h"
@@ -9,6 +10,7 @@
 #include "ggml.h"
 
 #include <algorithm>
+#include <string>
 
 namespace {
 
@@ -37,6 +39,19 @@ bool turbo_can_shift(const turbo_context & ctx) {
     return !caches.empty() && std::all_of(caches.begin(), caches.end(), [](const turbo_kv_cache_ref & ref) {
         return turbo_kv_access::can_turn(*ref.cache);
     });
+}
+
+int32_t turbo_settle(turbo_context & ctx) {
+    turbo_log_mark();
+    ctx.unstoppable = true;
+    const int32_t status = turbo_guard("settle", [&] {
+        ctx.ctx->memory_update(false);
+        ctx.ctx->synchronize();
+        return (int32_t) TURBO_OK;
+    });
+    ctx.unstoppable = false;
+    const std::string reason = turbo_log_reason();
+    return status != TURBO_OK || reason.empty() ? status : turbo_fail(TURBO_E_DECODE, "%s", reason.c_str());
 }
 
 int32_t turbo_memory_clear(turbo_context * ctx) {
@@ -69,7 +84,7 @@ int32_t turbo_seq_cp(turbo_context * ctx, int32_t src, int32_t dst, int32_t p0, 
     }
     return status != TURBO_OK ? status : turbo_guard("seq_cp", [&] {
         llama_memory_seq_cp(llama_get_memory(ctx->ctx), src, dst, p0, p1);
-        return (int32_t) TURBO_OK;
+        return turbo_settle(*ctx);
     });
 }
 
@@ -93,7 +108,7 @@ int32_t turbo_seq_add(turbo_context * ctx, int32_t seq, int32_t p0, int32_t p1, 
     }
     return status != TURBO_OK ? status : turbo_guard("seq_add", [&] {
         llama_memory_seq_add(llama_get_memory(ctx->ctx), seq, p0, p1, delta);
-        return (int32_t) TURBO_OK;
+        return turbo_settle(*ctx);
     });
 }
 

@@ -35,10 +35,10 @@ bool own_format(llama_memory_i * memory) {
     });
 }
 
-// Shifts and copies that wait for the next decode are carried out now: cells tell their result already, tensors do not.
 llama_memory_i * settled_memory(turbo_context * ctx) {
-    ctx->ctx->memory_update(false);
-    ctx->ctx->synchronize();
+    if (turbo_settle(*ctx) != TURBO_OK) {
+        throw std::runtime_error(turbo_last_error());
+    }
     return llama_get_memory(ctx->ctx);
 }
 

@@ -9,6 +9,7 @@ What is not offered raises `UnsupportedError` with a sentence when it is asked f
 from __future__ import annotations
 
 from . import constants as _constants
+from .arguments import LlamaOptions
 from .grammar import LlamaGrammar
 from .hooks import LogitsProcessorList, MinTokensLogitsProcessor, StoppingCriteriaList
 from .llama import Llama
@@ -22,6 +23,7 @@ __all__ = [
     "LlamaCache",
     "LlamaDiskCache",
     "LlamaGrammar",
+    "LlamaOptions",
     "LlamaRAMCache",
     "LlamaState",
     "LlamaTokenizer",

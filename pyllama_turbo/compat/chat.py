@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import chat
 from ..chat_parts import AnswerReader
 from ..errors import OptionError, UnsupportedError
+from ..grammar import from_schema
 from .completion import Task, limit_tokens, steps
 from .hooks import in_place
 from .offered import IMAGES
 from .requests import ChatRequest, sampling_options
 from .responses import Heading, Response, Scored, chat_logprobs, usage
-from .toolcalls import ForcedStream, as_call, chunk_of, known_to_template, named_calls, tools_of
+from .toolcalls import ForcedStream, Tools, as_call, chunk_of, known_to_template, named_calls, tools_of
 
 if TYPE_CHECKING:
     from .base import LlamaBase
@@ -79,22 +80,17 @@ def prepare(llama: LlamaBase, messages: Sequence[Mapping[str, Any]], request: Ch
         OptionError, UnsupportedError, ContextFullError: as `create_chat_completion`.
     """
     _check_content(messages)
-    tools, forced = tools_of(request), ""
-    render = partial(
-        chat.render,
-        llama.model,
-        messages,
-        template=llama.chat_template,
-        template_kwargs=request.template_kwargs,
-        enable_thinking=request.enable_thinking,
-    )
-    schema = _schema(request.response_format)
-    rendered = render(tools=tools.offered or None, tool_choice=tools.choice, json_schema=schema)
-    if not known_to_template(tools, rendered):
-        forced, parameters = tools.forced()
-        rendered = render(json_schema=parameters)
-    tokens = chat.prompt_tokens(llama.model, rendered.prompt)
+    tools, schema = tools_of(request), _schema(request.response_format)
+    rendered = _render(llama, messages, request, tools, schema)
     sampling = sampling_options(request, llama.last_n_tokens_size, llama.draw_seed(request.seed))
+    forced = ""
+    if tools.named or not known_to_template(tools, rendered):
+        # the whole answer is the arguments: no turn of the template has to be read from it, and no thought comes first
+        forced, parameters = tools.forced()
+        rendered = _render(llama, messages, replace(request, enable_thinking=False), tools, None)
+        rendered = replace(rendered, grammar="", supports_thinking=False)
+        sampling["grammar"] = from_schema(dict(parameters))
+    tokens = chat.prompt_tokens(llama.model, rendered.prompt)
     task = Task(
         prompt=tokens,
         max_tokens=limit_tokens(llama, tokens, request.max_tokens),
@@ -103,7 +99,26 @@ def prepare(llama: LlamaBase, messages: Sequence[Mapping[str, Any]], request: Ch
         hooks=in_place(request.logits_processor),
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
-    return Question(task, rendered, bool(tools.offered), forced)
+    return Question(task, rendered, bool(tools.offered) and not forced, forced)
+
+
+def _render(
+    llama: LlamaBase,
+    messages: Sequence[Mapping[str, Any]],
+    request: ChatRequest,
+    tools: Tools,
+    schema: Mapping[str, Any] | None,
+) -> chat.Rendered:
+    return chat.render(
+        llama.model,
+        messages,
+        template=llama.chat_template,
+        tools=tools.offered or None,
+        tool_choice="auto" if tools.named else tools.choice,
+        json_schema=schema,
+        template_kwargs=request.template_kwargs,
+        enable_thinking=request.enable_thinking,
+    )
 
 
 def _reason(reason: str | None, message: Mapping[str, Any]) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import state as states
+from ..errors import UnsupportedError
 from . import chat, completion, embedding, state, tokens
+from .arguments import LlamaOptions
 from .base import LlamaBase
 from .requests import CHAT_ORDER, COMPLETION_ORDER, ChatRequest, CompletionRequest, TokenRequest, bind, signature
 
@@ -106,9 +109,14 @@ class Llama(LlamaBase):
         """`create_chat_completion` with objects of the `openai` package as the result.
 
         Raises:
-            ImportError: that package is not installed.
+            UnsupportedError: that package is not installed.
         """
-        types = importlib.import_module("openai.types.chat")
+        try:
+            types = importlib.import_module("openai.types.chat")
+        except ImportError:
+            raise UnsupportedError(
+                "objects of the openai package need that package", hint="pip install openai"
+            ) from None
         answer = self.create_chat_completion(*args, **keywords)
         if isinstance(answer, dict):
             return types.ChatCompletion(**answer)
@@ -232,3 +240,6 @@ def _with_temperature(values: dict[str, Any]) -> dict[str, Any]:
 Llama.create_completion.__signature__ = signature(CompletionRequest, COMPLETION_ORDER, "dict | Iterator[dict]")  # type: ignore[attr-defined]
 Llama.__call__.__signature__ = Llama.create_completion.__signature__  # type: ignore[attr-defined]
 Llama.create_chat_completion.__signature__ = signature(ChatRequest, CHAT_ORDER, "dict | Iterator[dict]")  # type: ignore[attr-defined]
+Llama.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    list(signature(LlamaOptions, ("model_path",), None).parameters.values())[1:]
+)

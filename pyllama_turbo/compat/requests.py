@@ -182,8 +182,8 @@ def sampling_options(request: SamplingRequest, last_n: int, seed: int) -> dict[s
     return {**chosen, "mirostat": request.mirostat_mode, "repeat_last_n": last_n, "seed": seed}
 
 
-def signature(cls: type, order: tuple[str, ...], result: str) -> inspect.Signature:
-    """What `help()` shows of a method that takes a request."""
+def signature(cls: type, order: tuple[str, ...], result: str | None) -> inspect.Signature:
+    """What `help()` shows of a method that takes the fields of a dataclass, the names of `order` first."""
     defaults = {f.name: f.default for f in fields(cls)}
     keyword_only = [name for name in defaults if name not in order]
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]

@@ -23,10 +23,12 @@ class Tools:
     Attributes:
         offered: OpenAI's descriptions.
         choice: "auto", "required" or "none".
+        named: the one tool was asked for by name.
     """
 
     offered: tuple[Mapping[str, Any], ...]
     choice: str
+    named: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -34,7 +36,7 @@ class Tools:
         return [str(tool["function"]["name"]) for tool in self.offered]
 
     def forced(self) -> tuple[str, Mapping[str, Any]]:
-        """Name and argument schema of the one tool to be called whatever the template knows.
+        """Name and argument schema of the one tool that has to be called, whatever the template knows.
 
         Raises:
             UnsupportedError: several tools, or a free choice: that takes a template with tools.
@@ -72,7 +74,7 @@ def tools_of(request: ChatRequest) -> Tools:
     named = tuple(tool for tool in tools if tool["function"]["name"] == name)
     if not named:
         raise OptionError(f"tool_choice asks for {name!r}, which is not among the tools", asked=name)
-    return Tools(named, "required")
+    return Tools(named, "required", named=True)
 
 
 def known_to_template(tools: Tools, rendered: Rendered) -> bool:

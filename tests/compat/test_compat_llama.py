@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,12 @@ def test_from_pretrained_says_what_to_do() -> None:
         Llama.from_pretrained(repo_id="someone/model-GGUF", filename="*q4_0.gguf", verbose=False)
 
 
+def test_objects_of_a_package_that_is_not_there(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)  # importing it fails, installed or not
+    with pytest.raises(errors.UnsupportedError, match="pip install openai"):
+        llm.create_chat_completion_openai_v1(messages=[{"role": "user", "content": "x"}])
+
+
 def test_embeddings_are_refused_without_the_keyword(llm: Llama) -> None:
     for call in (llm.embed, llm.create_embedding):
         with pytest.raises(errors.UnsupportedError, match="embedding=True"):
@@ -326,3 +333,16 @@ def test_embeddings(path: Path, tiny_model: Callable[..., Path]) -> None:
     with Llama(path, n_ctx=256, embedding=True, pooling_type=0) as llm:
         rows = llm.embed("one text")
         assert np.asarray(rows).shape == (len(llm.tokenize("one text")), llm.n_embd())
+
+
+def test_adapters(path: Path, tmp_path: Path) -> None:
+    from make_lora import write_lora
+
+    adapter = write_lora(tmp_path / "a.gguf", {"output.weight": (128, 512)}, seed=1)
+    texts = []
+    for keywords in ({}, {"lora_path": str(adapter), "lora_scale": 0.0}, {"lora_path": adapter, "lora_scale": 4.0}):
+        with Llama(path, n_ctx=256, **keywords) as llm:
+            texts.append(llm("hello", **GREEDY)["choices"][0]["text"])
+    assert texts[0] == texts[1] != texts[2]
+    with pytest.raises(errors.TurboError, match="none.gguf"):
+        Llama(path, lora_path=str(tmp_path / "none.gguf"))

@@ -134,3 +134,21 @@ def test_recurrent_state_is_not_rolled_back_in_part(open_model: Open, odd: str) 
             ctx.seqs.clear()
             ctx.prefill(longer)
             assert ctx.logits[0].argmax() == warm.argmax()
+
+
+@pytest.mark.parametrize("kv", FEW)
+def test_a_cancel_does_not_leave_keys_half_turned(open_model: Open, kv: str) -> None:
+    model = open_model()
+    rows = []
+    for cancelled in (False, True):
+        with model.context(256, kv=kv, n_threads=1) as ctx:
+            ctx.prefill(prompt(model, 64))
+            if cancelled:
+                ctx.cancel()
+            ctx.seqs.discard_oldest(0, 4)
+            if cancelled:
+                with pytest.raises(errors.AbortedError):
+                    ctx.decode([9])
+            ctx.decode([9])
+            rows.append(ctx.logits[0].copy())
+    assert np.array_equal(*rows)

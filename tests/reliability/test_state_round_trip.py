@@ -37,6 +37,21 @@ def test_a_file_goes_on_the_same_way(open_model: Open, tmp_path: Path, kv: str, 
         assert same(go_on(ctx, 9, N), expected)
 
 
+@pytest.mark.parametrize("kv", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_that_lie_transposed(open_model: Open, kv: str, shape: str) -> None:
+    model = open_model(**SHAPES[shape])
+    with make(model, kv, flash_attn="off", n_seq_max=2) as ctx:
+        ctx.prefill(prompt(model, 100), seq=1)
+        data, whole = state.get_bytes(ctx, 1), state.get_bytes(ctx, None)
+        expected = go_on(ctx, 9, 16, 1)
+    with make(model, kv, flash_attn="off", n_seq_max=2) as ctx:
+        state.set_bytes(ctx, data, 1)
+        assert same(go_on(ctx, 9, 16, 1), expected)
+        state.set_bytes(ctx, whole, None)
+        assert same(go_on(ctx, 9, 16, 1), expected)
+
+
 @pytest.mark.parametrize("odd", ["gemma2", "gpt-oss", "stablelm", "gemma4", "lfm2", "mamba"])
 @pytest.mark.parametrize("kv", FEW)
 def test_other_kinds_of_memory(open_model: Open, kv: str, odd: str) -> None:

@@ -88,3 +88,14 @@ def test_messages_of_the_wrong_shape(model: Model, engine: list[dict[str, Any]],
 def test_a_typo_in_the_keywords(ctx: Context, engine: list[dict[str, Any]]) -> None:
     with pytest.raises(errors.UnknownOptionError, match="max_tokens"):
         chat.ask(ctx, [{"role": "user", "content": "x"}], max_token=3)
+
+
+def test_an_answer_that_follows_no_format_is_kept(lib: FakeLib, ctx: Context, engine: list[dict[str, Any]]) -> None:
+    def refuse(request: bytes, out: Any) -> int:
+        return lib.TURBO_E_ARGUMENT
+
+    lib.turbo_chat_parse = refuse  # type: ignore[attr-defined]
+    lib.script = [*b"odd", EOG]
+    session = chat.Chat(ctx)
+    list(session.send("x"))
+    assert session.messages[-1] == {"role": "assistant", "content": "odd"}

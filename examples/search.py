@@ -1,4 +1,4 @@
-"""Find the texts nearest in meaning to a question: python examples/search.py EMBEDDING_MODEL.gguf QUESTION TEXT ..."""
+"""Which lines are nearest in meaning to the first? python examples/search.py EMBEDDING_MODEL.gguf < LINES.txt"""
 
 from __future__ import annotations
 
@@ -20,5 +20,6 @@ def main(path: str, question: str, texts: list[str]) -> list[tuple[float, str]]:
 
 
 if __name__ == "__main__":
-    for score, text in main(sys.argv[1], sys.argv[2], sys.argv[3:]):
+    first, *others = sys.stdin.read().splitlines()
+    for score, text in main(sys.argv[1], first, others):
         print(f"{score:.3f}  {text}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .options import ContextOptions
 
-__all__ = ["check_memory", "native_params", "outputs_max"]
+__all__ = ["as_ids", "check_memory", "flash_hint", "native_params", "outputs_max"]
 
 _CLEAR = 0.5  # a context that takes less than this of what is free fits, however coarse the formula
 DEFAULT_OUTPUTS = 64  # rows of logits: enough for sequences and for verifying drafts, small against n_batch x n_vocab
@@ -151,3 +152,18 @@ def _largest(limit: int, parts: Callable[[int], tuple[int, int]], share: float, 
         cache, compute = parts(middle * 256)
         low, high = (middle, high) if int(cache * share) + compute <= free else (low, middle - 1)
     return low * 256
+
+
+def flash_hint(options: ContextOptions) -> str:
+    """What to do about a refusal that flash attention would lift, or an empty text."""
+    return "leave flash_attn at 'auto' or set it to 'on'" if options.flash_attn == "off" else ""
+
+
+def as_ids(tokens: Sequence[int]) -> list[int]:
+    """Whole numbers as a list. Raises OptionError if there are none, or one is no whole number."""
+    if len(tokens) == 0:
+        raise errors.OptionError("there are no tokens", hint="an empty prompt needs at least the BOS token")
+    try:
+        return [operator.index(t) for t in tokens]
+    except TypeError as error:
+        raise errors.OptionError(f"tokens must be whole numbers: {error}") from None

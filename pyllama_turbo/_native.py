@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -20,7 +21,18 @@ from typing import Any
 
 from . import _callbacks, errors, logs
 
-__all__ = ["Binding", "LoadReport", "binding", "check", "load_report", "set_binding", "take_text", "text"]
+__all__ = [
+    "Binding",
+    "LoadReport",
+    "binding",
+    "c_json",
+    "c_text",
+    "check",
+    "load_report",
+    "set_binding",
+    "take_text",
+    "text",
+]
 
 LIBRARY = "libllama_turbo.so"
 BACKENDS = ("cuda", "cpu")
@@ -219,6 +231,24 @@ def text(b: Binding, value: Any) -> str:
     """A C string as str."""
     raw: bytes = b.ffi.string(value)
     return raw.decode("utf-8", "replace")
+
+
+def c_text(value: str, what: str) -> bytes:
+    """A str for a C function, as UTF-8. Raises OptionError for what no such text can hold; `what` names it there."""
+    if "\0" in value:
+        raise errors.OptionError(f"{what} has a zero byte at character {value.index(chr(0))}", asked=value)
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise errors.OptionError(f"{what} is no valid text: {error}", asked=value) from None
+
+
+def c_json(value: Any, what: str) -> bytes:
+    """A value as JSON for a C function. Raises OptionError for what has no JSON; `what` names it there."""
+    try:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.OptionError(f"{what} cannot be written as JSON: {error}") from None
 
 
 def take_text(b: Binding, value: Any) -> str:

@@ -6,10 +6,11 @@ It runs nothing itself: `generate` drives one answer, `batch` several, each row 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._context_params import as_ids
 from .events import Event
 from .logprobs import Distribution, TokenLogprobs
 from .options import GenerationOptions, SamplingOptions, split_keywords
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .context import Context
 
 __all__ = ["Answer", "make_answer"]
+
+_new = object.__new__
 
 
 class Answer:
@@ -83,14 +86,24 @@ class Answer:
         scores = tuple(self._prompt_logprobs) if self.wants_prompt_logprobs else None
         return self._event(self._tokenizer.decode(self.prompt, remove_bos=True), None, prompt_logprobs=scores)
 
+    @property
+    def steps(self) -> bool:
+        """Whether `Context.step` may choose its tokens: nothing in Python looks at the logits first."""
+        return not self.sampler.processors and self.options.logprobs is None
+
     def take(self, row: int = -1) -> Event | None:
         """Choose the next token from a row of logits. None, with `reason` set, where no token is to be shown."""
-        tokens, sampler, options = self.tokens, self.sampler, self.options
-        if len(tokens) == self._limit:
+        if len(self.tokens) == self._limit:
             self.reason = "length"
             return None
-        chances = None if options.logprobs is None else Distribution(self._context.logits[row], options.logprobs)
-        token = sampler.next(self._context, row, history=self._history)
+        count = self.options.logprobs
+        chances = None if count is None else Distribution(self._context.logits[row], count)
+        token = self.sampler.next(self._context, row, history=self._history)
+        return self.put(token, chances)
+
+    def put(self, token: int, chances: Distribution | None = None) -> Event | None:
+        """Take in a token that the sampler chose; as `take`."""
+        tokens, sampler = self.tokens, self.sampler
         if not tokens:
             self._decode_start = time.perf_counter()
         if self._tokenizer.is_eog(token):
@@ -99,7 +112,9 @@ class Answer:
         tokens.append(token)
         if sampler.processors:
             self._history.append(token)
-        text = self._stops.feed(self._text.feed(self._tokenizer.piece(token, special=options.special)))
+        text = self._text.feed(self._tokenizer.piece(token, special=self.options.special))
+        if self.options.stop:
+            text = self._stops.feed(text)
         if self._stops.matched is not None:
             self.reason = "stop"
         elif sampler.constrained and sampler.grammar_complete():
@@ -135,22 +150,25 @@ class Answer:
             elapsed = time.perf_counter() - self._decode_start
             rate = (n - 1) / elapsed if elapsed > 0 else 0.0
         ended = token is None and self.reason is not None
-        return Event(
-            text,
-            token,
-            len(self.prompt),
-            self.n_reused,
-            n,
-            self._prompt_tok_s,
-            rate,
-            self.reason if ended else None,
-            self._stops.matched if ended else None,
-            self.sampler.seed,
-            self.job,
-            self.seq,
-            logprobs,
-            prompt_logprobs,
+        # One event a token: the frozen class's own constructor, which sets field by field, takes three times as long.
+        event = _new(Event)
+        event.__dict__.update(
+            text=text,
+            token=token,
+            n_prompt=len(self.prompt),
+            n_reused=self.n_reused,
+            n_generated=n,
+            prompt_tok_s=self._prompt_tok_s,
+            decode_tok_s=rate,
+            finish_reason=self.reason if ended else None,
+            stop_text=self._stops.matched if ended else None,
+            seed=self.sampler.seed,
+            job=self.job,
+            seq=self.seq,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
+        return event
 
 
 def make_answer(
@@ -170,12 +188,7 @@ def make_answer(
             "this model only encodes: it cannot continue a text", hint="use `embed` on a context with embeddings=True"
         )
     sampling, options = split_keywords(keywords, SamplingOptions, GenerationOptions)
-    if isinstance(prompt, (str, bytes)):
-        ids = context.model.tokenizer.encode(prompt, parse_special=parse_special)
-    else:
-        ids = list(prompt)
-    if not ids:
-        raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
+    ids = _prompt_tokens(context, prompt, parse_special)
     if options.logprobs is not None and options.logprobs > context.model.facts.n_vocab:
         raise errors.OptionError(
             f"logprobs is {options.logprobs}, the vocabulary has {context.model.facts.n_vocab}",
@@ -184,3 +197,19 @@ def make_answer(
         )
     chain = sampler or Sampler(context.model, sampling, processors=check_processors(processors))
     return Answer(context, ids, chain, options, seq, job)
+
+
+def _prompt_tokens(context: Context, prompt: str | bytes | Sequence[int], parse_special: bool) -> list[int]:
+    if isinstance(prompt, (str, bytes)):
+        ids = context.model.tokenizer.encode(prompt, parse_special=parse_special)
+    elif isinstance(prompt, Iterable):
+        ids = as_ids(items) if (items := list(prompt)) else []
+    else:
+        raise errors.OptionError(f"a prompt is a text or a list of tokens, not {prompt!r}", asked=prompt)
+    if not ids:
+        raise errors.OptionError("the prompt is empty", hint="give a text, or at least the BOS token")
+    n_vocab = context.model.facts.n_vocab
+    wrong = next((t for t in (min(ids), max(ids)) if not 0 <= t < n_vocab), None)
+    if wrong is not None:
+        raise errors.OptionError(f"token {wrong} is outside the vocabulary of {n_vocab}", asked=wrong, limit=n_vocab)
+    return ids

@@ -102,8 +102,7 @@ class _Scheduler:
     def cancel(self) -> None:
         """Stop everything, the running step included; from any thread."""
         self.cancelled = True
-        if self.context.user is self:
-            self.context.cancel()
+        self.context.cancel(self)
 
     def step(self) -> None:
         """Run one batch and collect its events."""
@@ -119,11 +118,21 @@ class _Scheduler:
             return
         except errors.AbortedError:
             if not self.cancelled:
+                self._drop(plan)
                 raise
             self._end_cancelled()
             return
+        except BaseException:
+            self._drop(plan)
+            raise
         for part in plan.parts:
             self._advance(part)
+
+    def _drop(self, plan: _Plan) -> None:
+        """Forget the jobs of a batch that failed: nobody knows how far each of them came."""
+        for part in plan.parts:
+            self._running.pop(part.answer.seq, None)
+        self._full = False
 
     def _end_cancelled(self) -> None:
         for answer in [*self._running.values(), *self._waiting]:

@@ -88,7 +88,8 @@ def render(
         template_kwargs: further variables of the template.
 
     Raises:
-        OptionError: a message of the wrong shape, or a template that refuses it, with its reason.
+        OptionError: a message of the wrong shape, a template that refuses it, with its reason, or one that does not end
+            within bounds of time and memory.
     """
     request: dict[str, Any] = {
         "messages": _check_messages(messages),
@@ -100,10 +101,11 @@ def render(
     request.update({name: value for name, value in optional.items() if value is not None})
     if tools is not None:
         request.update(tools=list(tools), tool_choice=tool_choice)
+    text = _native.c_json(request, "the chat")
     b = model._binding
     out = b.ffi.new("char **")
     with model.lock:
-        _native.check(b, b.lib.turbo_chat_apply(model.pointer(), json.dumps(request).encode(), out))
+        _native.check(b, b.lib.turbo_chat_apply(model.pointer(), text, out))
     answer = json.loads(_native.take_text(b, out[0]))
     return Rendered(
         prompt=answer["prompt"],

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _callbacks, _native, errors, kv, logs
-from ._context_params import check_memory, native_params, outputs_max
+from ._claim import Claim
+from ._context_params import as_ids, check_memory, flash_hint, native_params, outputs_max
 from ._lifetime import Handle
 from ._views import float_view
 from .centers import install, plan_centering
-from .context_facts import MemoryRow, Perf, Prefill, read_facts, read_kv_layers, read_memory
+from .context_facts import MemoryRow, Perf, Prefill, read_facts, read_kv_layers, read_memory, read_perf
 from .lora import apply_scales
 from .options import ContextOptions
 from .sequences import Sequences
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .embedding import Embeddings
     from .generate import Generation
     from .model import Model
+    from .sampling import Sampler
 
 __all__ = ["Context"]
 
@@ -65,11 +66,12 @@ class Context(Handle):
         params, keep = native_params(b, options, n_ctx, asked, dict.fromkeys(centering.q8_layers, "q8_0"))
         out = b.ffi.new("turbo_context **")
         logs.forget()
-        with model.lock:
+        self._claim = Claim()
+        with model.lock:  # until the context counts as the model's child, nothing may free the model
             status = b.lib.turbo_context_new(model.pointer(), params, out)
-        del keep
-        _native.check(b, status, asked=asked, hint=_flash_hint(options))
-        super().__init__(b, out[0], b.lib.turbo_context_free, model)
+            del keep
+            _native.check(b, status, asked=asked, hint=flash_hint(options))
+            super().__init__(b, out[0], b.lib.turbo_context_free, model)
         logs.drain(b.ffi, b.lib)
         if means is not None:
             install(b, out[0], means)
@@ -83,12 +85,9 @@ class Context(Handle):
         self._one = b.ffi.new("int32_t[1]")
         self._rows = b.ffi.new("int32_t *")
         self.lora_scales: tuple[float, ...] = ()
-        if model.lora:
-            asked_scales = options.lora_scales
-            self.set_lora([a.scale for a in model.lora] if asked_scales is None else asked_scales)
-        elif options.lora_scales:
-            self.set_lora(options.lora_scales)
-        self._user: object = None  # the generation that runs on this context
+        if model.lora or options.lora_scales:
+            scales = options.lora_scales
+            self.set_lora([a.scale for a in model.lora] if scales is None else scales)
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -104,10 +103,8 @@ class Context(Handle):
 
     def perf(self) -> Perf:
         """Native timings."""
-        row = self._binding.ffi.new("turbo_perf *")
         with self.lock:
-            _native.check(self._binding, self._binding.lib.turbo_perf_get(self.pointer(), row))
-        return Perf(row.prompt_ms, row.decode_ms, row.n_prompt, row.n_decode, row.n_reused)
+            return read_perf(self._binding, self.pointer())
 
     def reset_perf(self) -> None:
         """Start the native timings anew."""
@@ -164,7 +161,7 @@ class Context(Handle):
         """
         if outputs not in _OUTPUTS:
             raise errors.OptionError(f"outputs is {outputs!r}", asked=outputs, hint="one of none, last, all")
-        ids = _as_ids(tokens)
+        ids = as_ids(tokens)
         if outputs == "all" and len(ids) > min(self.n_outputs_max, self.facts.n_batch):
             raise errors.OptionError(
                 f"logits of {len(ids)} tokens at once, this context gives {self.n_outputs_max}",
@@ -190,7 +187,24 @@ class Context(Handle):
             status = self._binding.lib.turbo_context_decode(self.pointer(), one, 1, pos, seq, 1)
             if status != 0:
                 self._decode_failed(status, [token], seq)
-            self.seqs.note(seq, pos, [token])
+            self.seqs.note_one(seq, pos, token)
+
+    def step(self, sampler: Sampler, token: int, pos: int, seq: int = 0) -> int:
+        """`decode_one`, and the sampler's next choice, in one native call. Not for samplers with logits processors.
+
+        Raises:
+            As `decode` and `Sampler.next`.
+        """
+        b, one = self._binding, self._one
+        with self.lock, sampler.lock:
+            status = b.lib.turbo_sampler_step(sampler.pointer(), self.pointer(), token, pos, seq, one)
+            if status != 0 and one[0] == b.lib.TURBO_STEP_NOT_RUN:
+                self._decode_failed(status, [token], seq)
+            self.seqs.note_one(seq, pos, token)
+            if status != 0:
+                _native.check(b, status)
+            chosen: int = one[0]
+            return chosen
 
     def _decode_part(self, part: list[int], pos: int, seq: int, mode: int) -> None:
         b = self._binding
@@ -236,7 +250,7 @@ class Context(Handle):
         if not len(positions) == len(seqs) == len(outputs) == n:
             raise errors.OptionError("tokens, positions, seqs and outputs differ in length", asked=n)
         b = self._binding
-        ids, places, homes = _as_ids(tokens), _as_ids(positions), _as_ids(seqs)
+        ids, places, homes = as_ids(tokens), as_ids(positions), as_ids(seqs)
         arrays = [b.ffi.new("int32_t[]", values) for values in (ids, places, homes)]
         flags = b.ffi.new("int8_t[]", [int(bool(v)) for v in outputs])
         with self.lock:
@@ -258,7 +272,7 @@ class Context(Handle):
         Raises:
             As `decode`, and ModelLoadError if the mapped model file was cut or overwritten.
         """
-        ids = _as_ids(tokens)
+        ids = as_ids(tokens)
         self.model.files.check()
         with self.lock:
             self.check_room(len(ids))
@@ -266,10 +280,16 @@ class Context(Handle):
             self.decode(ids[kept:], pos=kept, seq=seq, outputs=outputs)
         return Prefill(kept, len(ids) - kept)
 
-    def cancel(self) -> None:
-        """Stop the decode that runs, from any thread: it raises AbortedError. Without one, the next decode does."""
+    def cancel(self, user: object | None = None) -> None:
+        """Stop the decode that runs, from any thread: it raises AbortedError. Without one, the next decode does.
+
+        With a `user`, only what runs for it is stopped (see `claim`).
+        """
+        self._claim.interrupt(user, self._set_abort)
+
+    def _set_abort(self, value: int) -> None:
         if not self.closed:
-            self._binding.lib.turbo_abort_set(self.pointer(), 1)
+            self._binding.lib.turbo_abort_set(self.pointer(), value)
 
     def _before_close(self) -> None:
         self.cancel()
@@ -301,7 +321,7 @@ class Context(Handle):
 
         Each view is valid until the next one is taken.
         """
-        ids = _as_ids(tokens)
+        ids = as_ids(tokens)
         step = min(self.n_outputs_max, self.facts.n_batch)
         for first in range(0, len(ids), step):
             self.decode(ids[first : first + step], seq=seq, outputs="all")
@@ -362,38 +382,18 @@ class Context(Handle):
     def claim(self, user: object) -> None:
         """Reserve the context for one generation. Raises BusyError while another one runs."""
         with self.lock:
-            if self._user is not None and self._user is not user:
-                raise errors.BusyError(
-                    "this context is generating already", hint="close that generation first, or make another context"
-                )
-            self._user = user
+            self._claim.take(user)
 
     @property
     def user(self) -> object:
         """The generation the context is reserved for, or None."""
-        return self._user
+        return self._claim.user
 
     def release(self, user: object) -> None:
         """Give back what `claim` reserved, its unheard `cancel` included; does nothing for anyone else."""
         with self.lock:
-            if self._user is user:
-                self._user = None
-                if not self.closed:
-                    self._binding.lib.turbo_abort_set(self.pointer(), 0)
+            self._claim.give_back(user, self._set_abort)
 
     def __repr__(self) -> str:
         k, v = self.kv.requested
         return f"<Context n_ctx={self.facts.n_ctx} kv={k}/{v}{' closed' if self.closed else ''}>"
-
-
-def _flash_hint(options: ContextOptions) -> str:
-    return "leave flash_attn at 'auto' or set it to 'on'" if options.flash_attn == "off" else ""
-
-
-def _as_ids(tokens: Sequence[int]) -> list[int]:
-    if len(tokens) == 0:
-        raise errors.OptionError("there are no tokens", hint="an empty prompt needs at least the BOS token")
-    try:
-        return [operator.index(t) for t in tokens]
-    except TypeError as error:
-        raise errors.OptionError(f"tokens must be whole numbers: {error}") from None

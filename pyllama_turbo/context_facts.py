@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _native, kv
 
-__all__ = ["ContextFacts", "MemoryRow", "Perf", "Prefill", "read_facts", "read_kv_layers", "read_memory"]
+__all__ = ["ContextFacts", "MemoryRow", "Perf", "Prefill", "read_facts", "read_kv_layers", "read_memory", "read_perf"]
 
 _PARTS = {0: "full", 1: "window", 2: "other"}
 
@@ -104,3 +104,10 @@ def read_memory(b: _native.Binding, pointer: Any) -> tuple[MemoryRow, ...]:
         MemoryRow(_native.text(b, r.buffer), r.model_bytes, r.context_bytes, r.compute_bytes)
         for r in (rows[i] for i in range(n))
     )
+
+
+def read_perf(b: _native.Binding, pointer: Any) -> Perf:
+    """Timings of a native context."""
+    row = b.ffi.new("turbo_perf *")
+    _native.check(b, b.lib.turbo_perf_get(pointer, row))
+    return Perf(row.prompt_ms, row.decode_ms, row.n_prompt, row.n_decode, row.n_reused)

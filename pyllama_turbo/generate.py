@@ -90,8 +90,7 @@ class _Loop:
     def cancel(self) -> None:
         """Stop the running step and make it the last."""
         self.answer.cancelled = True
-        if self.context.user is self:
-            self.context.cancel()
+        self.context.cancel(self)
 
     def run(self) -> Generator[Event, None, None]:
         """The events; the context is given back at the end, whatever happens."""
@@ -135,19 +134,23 @@ class _Loop:
     def _decode(self) -> Generator[Event, None, None]:
         """Yield an event per token, until the answer has its reason."""
         answer, context = self.answer, self.context
-        take, make_room, decode_one = answer.take, answer.make_room, context.decode_one
+        steps, sampler, seq = answer.steps, answer.sampler, answer.seq
+        event = answer.take()
         while True:
-            event = take()
             if event is not None:
                 yield event
             if answer.reason is None:
                 if answer.cancelled:
                     answer.reason = "abort"
                 else:
-                    make_room()
+                    answer.make_room()
             if answer.reason is not None:
                 return
-            decode_one(answer.tokens[-1], answer.position, answer.seq)
+            if steps:
+                event = answer.put(context.step(sampler, answer.tokens[-1], answer.position, seq))
+            else:
+                context.decode_one(answer.tokens[-1], answer.position, seq)
+                event = answer.take()
             answer.position += 1
 
 

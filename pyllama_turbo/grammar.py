@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from . import _native
@@ -14,10 +13,11 @@ def from_schema(schema: str | dict[str, Any]) -> str:
     """The GBNF grammar of a JSON schema, for the `grammar` keyword of `generate`.
 
     Raises:
-        OptionError: the schema is no valid JSON, or uses what the engine does not know.
+        OptionError: the schema is no valid JSON, uses what the engine does not know, is nested more than 512 deep, or
+            makes a grammar that is out of proportion.
     """
     b = _native.binding()
-    text = schema if isinstance(schema, str) else json.dumps(schema)
+    text = _native.c_text(schema, "the schema") if isinstance(schema, str) else _native.c_json(schema, "the schema")
     out = b.ffi.new("char **")
-    _native.check(b, b.lib.turbo_schema_to_grammar(text.encode(), out), asked=schema)
+    _native.check(b, b.lib.turbo_schema_to_grammar(text, out), asked=schema)
     return _native.take_text(b, out[0])

@@ -35,7 +35,7 @@ class Lora:
         scale: its weight in contexts that do not say otherwise.
         alpha: the adapter's own scaling numerator (its effect is scale * alpha / rank), 0 if the file has none.
         n_bytes: of its tensors.
-        fingerprint: identifies the file.
+        fingerprint: identifies the file's content; part of the identity of saved state.
     """
 
     path: Path

@@ -195,8 +195,9 @@ class Model(Handle):
     def layer(self, index: int) -> LayerFacts:
         """Facts of one layer. Raises OptionError when the index is out of range."""
         row = self._binding.ffi.new("turbo_layer_facts *")
-        status = self._binding.lib.turbo_model_get_layer(self.pointer(), index, row)
-        _native.check(self._binding, status, asked=index, limit=self.facts.n_layer)
+        with self.lock:
+            status = self._binding.lib.turbo_model_get_layer(self.pointer(), index, row)
+            _native.check(self._binding, status, asked=index, limit=self.facts.n_layer)
         facts: LayerFacts = _read_struct(self._binding, row, LayerFacts)
         return facts
 
@@ -218,7 +219,8 @@ class Model(Handle):
         room = _META_BYTES
         while True:
             buffer = self._binding.ffi.new("char[]", room)
-            need = _native.check(self._binding, read(self.pointer(), index, buffer, room))
+            with self.lock:
+                need = _native.check(self._binding, read(self.pointer(), index, buffer, room))
             if need < room:
                 return _native.text(self._binding, buffer)
             room = need + 1
@@ -233,7 +235,8 @@ class Model(Handle):
         k, v = kv.parse(kv_choice, type_k, type_v)
         b = self._binding
         rows = [b.ffi.new("turbo_kv_type *") for _ in range(2)]
-        _native.check(b, b.lib.turbo_kv_select(self.pointer(), k.encode(), v.encode(), *rows), asked=(k, v))
+        with self.lock:
+            _native.check(b, b.lib.turbo_kv_select(self.pointer(), k.encode(), v.encode(), *rows), asked=(k, v))
         return kv.find(_native.text(b, rows[0].name)), kv.find(_native.text(b, rows[1].name))
 
     def __repr__(self) -> str:

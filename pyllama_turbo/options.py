@@ -145,8 +145,8 @@ class ContextOptions:
     )
     kv_unified: bool = option(
         False,
-        "-kvu",
-        "--kv-unified",
+        "-kvu/-no-kvu",
+        "--kv-unified/--no-kv-unified",
         kind="bool",
         group="KV cache",
         help="One cache for all sequences instead of equal parts.",

@@ -86,11 +86,12 @@ class Sampler(Handle):
             params.grammar_lazy, params.triggers = grammar_lazy, keep[-1]
         out = b.ffi.new("turbo_sampler **")
         logs.forget()
-        status = b.lib.turbo_sampler_new(model.pointer(), params, out)
-        del keep
-        _native.check(b, status)
+        with model.lock:  # nothing may free the model meanwhile, nor before this sampler counts as its child
+            status = b.lib.turbo_sampler_new(model.pointer(), params, out)
+            del keep
+            _native.check(b, status)
+            super().__init__(b, out[0], b.lib.turbo_sampler_free, model)
         logs.drain(b.ffi, b.lib)
-        super().__init__(b, out[0], b.lib.turbo_sampler_free, model)
         self._token = b.ffi.new("int32_t *")
 
     def next(self, context: Context, row: int = -1, *, history: Sequence[int] = ()) -> int:
@@ -179,7 +180,7 @@ def _native_params(b: Binding, options: SamplingOptions, seed: int) -> tuple[Any
     keep: list[Any] = [ffi.new("char[]", ";".join(order).encode())]
     params.order = keep[0]
     if options.grammar is not None:
-        keep.append(ffi.new("char[]", options.grammar.encode()))
+        keep.append(ffi.new("char[]", _native.c_text(options.grammar, "the grammar")))
         params.grammar = keep[-1]
     if options.dry_sequence_breakers:
         joined = b"".join(text.encode() + b"\0" for text in options.dry_sequence_breakers)

@@ -191,6 +191,14 @@ class Sequences:
         if n_exact is not None:
             self._exact[seq] = n_exact
 
+    def note_one(self, seq: int, pos: int, token: int) -> None:
+        """`note` of one token."""
+        known = self._tokens.get(seq)
+        if known is not None and pos == len(known):
+            known.append(token)
+        else:
+            self.note(seq, pos, [token])
+
     def note_batch(self, tokens: list[int], positions: list[int], seqs: list[int]) -> None:
         """Remember tokens of several sequences that were just decoded together."""
         parts: dict[int, tuple[int, list[int]]] = {}

@@ -34,8 +34,8 @@ _FLAGS = ("rotated_k", "rotated_v", "transposed_v")
 def fingerprint(context: Context) -> dict[str, Any]:
     """What must be equal for saved state to mean the same, as plain JSON values.
 
-    Model (fingerprint of its file) and LoRA adapters, stored KV types by layer, block format and codebooks, centre of
-    the keys, effective RoPE settings, layout, and the build's digest.
+    Model (fingerprint of its file), LoRA adapters and their scales, stored KV types by layer, block format and
+    codebooks, centre of the keys, effective RoPE settings, layout, and the build's digest.
     """
     b, info, facts = context._binding, build_info(), context.model.facts
     row = b.ffi.new("turbo_kv_identity *")

@@ -37,7 +37,7 @@ _KINDS = {0: "none", 1: "spm", 2: "bpe", 3: "wpm", 4: "ugm", 5: "rwkv", 6: "plam
 
 
 class Tokenizer:
-    """The tokenizer of a model. Thread safe."""
+    """The tokenizer of a model. Thread safe; calls hold the model's lock, so that nothing frees it under them."""
 
     def __init__(self, binding: Binding, model: Model) -> None:
         self._b = binding
@@ -75,10 +75,11 @@ class Tokenizer:
         room = len(raw) + 8
         for _ in range(2):
             buffer = ffi.new("int32_t[]", room)
-            status = lib.turbo_tokenize(
-                self._model.pointer(), raw, len(raw), buffer, room, add_special, parse_special, count
-            )
-            _native.check(self._b, status)
+            with self._model.lock:
+                status = lib.turbo_tokenize(
+                    self._model.pointer(), raw, len(raw), buffer, room, add_special, parse_special, count
+                )
+                _native.check(self._b, status)
             if count[0] <= room:
                 return list(ffi.unpack(buffer, count[0])) if count[0] else []
             room = count[0]
@@ -104,9 +105,9 @@ class Tokenizer:
         room = _PIECE_BYTES
         while True:
             buffer = ffi.new("char[]", room)
-            n = _native.check(
-                self._b, lib.turbo_token_piece(self._model.pointer(), token, buffer, room, special), asked=token
-            )
+            with self._model.lock:
+                status = lib.turbo_token_piece(self._model.pointer(), token, buffer, room, special)
+                n = _native.check(self._b, status, asked=token)
             if n <= room:
                 return bytes(ffi.buffer(buffer, n))
             room = n
@@ -128,10 +129,11 @@ class Tokenizer:
         room = 8 * len(tokens) + 64
         while True:
             buffer = ffi.new("char[]", room)
-            status = lib.turbo_detokenize(
-                self._model.pointer(), ids, len(tokens), buffer, room, remove_bos, not skip_special, count
-            )
-            _native.check(self._b, status)
+            with self._model.lock:
+                status = lib.turbo_detokenize(
+                    self._model.pointer(), ids, len(tokens), buffer, room, remove_bos, not skip_special, count
+                )
+                _native.check(self._b, status)
             if count[0] <= room:
                 return bytes(ffi.buffer(buffer, count[0])).decode("utf-8", "replace")
             room = count[0]
@@ -140,14 +142,16 @@ class Tokenizer:
         """Whether the token ends a generation (end of text, end of turn)."""
         known = self._eog.get(token)
         if known is None:
-            status = self._b.lib.turbo_vocab_is_eog(self._model.pointer(), token)
-            known = self._eog[token] = _native.check(self._b, status, asked=token) == 1
+            with self._model.lock:
+                status = self._b.lib.turbo_vocab_is_eog(self._model.pointer(), token)
+                known = self._eog[token] = _native.check(self._b, status, asked=token) == 1
         return known
 
     def is_control(self, token: int) -> bool:
         """Whether the token is a control token, which has no text of its own."""
-        status = self._b.lib.turbo_vocab_is_control(self._model.pointer(), token)
-        return _native.check(self._b, status, asked=token) == 1
+        with self._model.lock:
+            status = self._b.lib.turbo_vocab_is_control(self._model.pointer(), token)
+            return _native.check(self._b, status, asked=token) == 1
 
     def __len__(self) -> int:
         return self.facts.n_tokens
@@ -158,10 +162,15 @@ class TextStream:
 
     def __init__(self) -> None:
         self._decoder: Any = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between = True  # no character is incomplete
 
     def feed(self, piece: bytes) -> str:
         """Text that is complete with these bytes."""
-        return str(self._decoder.decode(piece))
+        if self._between and piece.isascii():
+            return piece.decode("ascii")
+        text: str = self._decoder.decode(piece)
+        self._between = not self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
         """What is left: U+FFFD for a character that never became whole, or nothing."""

@@ -65,7 +65,8 @@ def _lines(doc: str) -> Iterator[str]:
 
 
 def _markdown(obj: Any) -> str:
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(_lines(inspect.getdoc(obj) or "")))
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(_lines(inspect.getdoc(obj) or "")))
+    return text.replace("\n\n```\n", "\n```\n")
 
 
 def _signature(obj: Any) -> str:

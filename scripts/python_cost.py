@@ -4,8 +4,8 @@
     python scripts/python_cost.py                   # the real library with a tiny random model, and the fake library
     python scripts/python_cost.py --model M.gguf    # also a real model
 
-Import times are processor times in fresh processes. The token loop is timed as a whole, and every C
-call in it by itself; the difference is Python's. The least of several runs is shown: other load only adds.
+Import times are processor times. In the token loop every C call is timed; what lies between is Python's, summed for
+each token. The median token is shown: where the system gives the processor away between two calls, that is one token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,32 +35,39 @@ IMPORTS = ("import pyllama_turbo", "from pyllama_turbo import Model, Context, Sa
 
 
 class TimedLibrary:
-    """A library whose functions add their time to `seconds`."""
+    """A library that notes when each of its functions is entered and left."""
 
     def __init__(self, lib: Any) -> None:
         self._lib = lib
-        self.seconds = 0.0
-        self.calls = 0
+        self.calls: list[tuple[str, float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._lib, name)
         if callable(found) and not name.startswith("turbo_py_"):  # those are pointers that C calls
-            found = self._timed(found)
+            found = self._timed(name, found)
         setattr(self, name, found)
         return found
 
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        clock = time.perf_counter
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        clock, calls = time.perf_counter, self.calls
 
         def call(*arguments: Any) -> Any:
             start = clock()
-            try:
-                return function(*arguments)
-            finally:
-                self.seconds += clock() - start
-                self.calls += 1
+            result = function(*arguments)
+            calls.append((name, start, clock()))
+            return result
 
         return call
+
+    def own_seconds(self) -> list[float]:
+        """Time outside of the functions, from each call that runs and chooses a token to the next."""
+        own: list[float] = []
+        for (_, _, before), (name, start, _) in pairwise(self.calls):
+            if name == "turbo_sampler_step":
+                own.append(0.0)
+            if own:
+                own[-1] += start - before
+        return own[1:]
 
 
 @contextmanager
@@ -73,7 +82,7 @@ def timed_library(lib: Any, ffi: Any) -> Iterator[TimedLibrary]:
 
 
 def import_ms(statement: str, runs: int = 5) -> float:
-    """Least processor time of an import in fresh processes, in milliseconds."""
+    """Least time of an import in fresh processes, in milliseconds."""
     code = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"
     command = [sys.executable, "-c", code]
     times = [
@@ -83,20 +92,16 @@ def import_ms(statement: str, runs: int = 5) -> float:
 
 
 def loop_us(
-    ctx: Context, timed: TimedLibrary, n: int, runs: int = 5, before: Callable[[], None] | None = None
+    ctx: Context, timed: TimedLibrary, n: int, runs: int = 3, before: Callable[[], None] | None = None
 ) -> float:
-    """Least microseconds a token that `complete` takes beyond its C calls, over `n` greedy tokens."""
+    """Median microseconds that `complete` spends outside of C calls for a token, the least of several runs."""
     best = float("inf")
     for _ in range(runs):
         if before is not None:
             before()
-        complete(ctx, "hello", temperature=0, max_tokens=1, ignore_eos=True, reuse=False)
-        if before is not None:
-            before()
-        timed.seconds = 0.0
-        start = time.perf_counter()
+        timed.calls.clear()
         complete(ctx, "hello", temperature=0, max_tokens=n, ignore_eos=True, reuse=False)
-        best = min(best, (time.perf_counter() - start - timed.seconds) / n)
+        best = min(best, median(timed.own_seconds()))
     return 1e6 * best
 
 
@@ -118,7 +123,7 @@ def fake_loop_us(n: int = 2000) -> float:
         return loop_us(model.context(n + 64, n_batch=512), timed, n, before=rewind)
 
 
-def real_loop_us(path: Path, n: int = 1000, runs: int = 5) -> float:
+def real_loop_us(path: Path, n: int = 1000, runs: int = 3) -> float:
     """`loop_us` with the real library and a model."""
     b = _native.binding()
     with timed_library(b.lib, b.ffi) as timed, Model.open(path) as model, model.context(n + 64) as ctx:

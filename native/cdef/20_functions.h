@@ -84,6 +84,8 @@ void turbo_sampler_params_init(turbo_sampler_params * params);
 int32_t turbo_sampler_new(const turbo_model * model, const turbo_sampler_params * params, turbo_sampler ** out);
 void turbo_sampler_free(turbo_sampler * sampler);
 int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t index, int32_t * token);
+int32_t turbo_sampler_step(turbo_sampler * sampler, turbo_context * ctx, int32_t token, int32_t pos, int32_t seq,
+    int32_t * next);
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated);
 int32_t turbo_sampler_reset(turbo_sampler * sampler);
 int32_t turbo_sampler_complete(const turbo_sampler * sampler);

@@ -17,3 +17,8 @@ if (TURBO_USE_CUDA)
     target_sources(ggml-cuda PRIVATE ${turbo_cuda})
     target_include_directories(ggml-cuda PRIVATE "${TURBO_INCLUDE}" "${TURBO_UPSTREAM_TREE}/ggml/src/ggml-cuda")
 endif()
+
+# A failed assertion in ggml's C files may become an exception on its way to the shim (shim/bounded.h): they need unwind tables.
+foreach (target ggml-base ggml-cpu)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fexceptions>)
+endforeach()

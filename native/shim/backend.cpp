@@ -1,4 +1,5 @@
 // Starting the library, and what the machine offers: devices and CPU features.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -8,6 +9,10 @@
 
 #include <mutex>
 #include <string>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#    include <cpuid.h>
+#endif
 
 namespace {
 
@@ -19,10 +24,16 @@ struct cpu_feature {
 };
 
 #if defined(__x86_64__) || defined(_M_X64)
+// Asked of the processor itself: clang before version 15 does not know this feature by name.
+bool cpu_has_f16c() {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 const cpu_feature * cpu_features(size_t * n) {
     static const cpu_feature features[] = {
         { "AVX", ggml_cpu_has_avx() != 0, __builtin_cpu_supports("avx") != 0 },
-        { "F16C", ggml_cpu_has_f16c() != 0, __builtin_cpu_supports("f16c") != 0 },
+        { "F16C", ggml_cpu_has_f16c() != 0, cpu_has_f16c() },
         { "AVX2", ggml_cpu_has_avx2() != 0, __builtin_cpu_supports("avx2") != 0 },
         { "FMA", ggml_cpu_has_fma() != 0, __builtin_cpu_supports("fma") != 0 },
         { "BMI2", ggml_cpu_has_bmi2() != 0, __builtin_cpu_supports("bmi2") != 0 },
@@ -73,6 +84,7 @@ int32_t turbo_backend_init(void) {
         static std::once_flag once;
         std::call_once(once, [] {
             turbo_log_install();
+            turbo_catch_aborts();
             llama_backend_init();
         });
         return (int32_t) TURBO_OK;

@@ -1,4 +1,5 @@
 // Chat templates, parsing of answers, and JSON schemas, by common's engines. JSON in, JSON out.
+#include "bounded.h"
 #include "handles.h"
 #include "turbo_text.h"
 
@@ -6,9 +7,12 @@
 #include "json-schema-to-grammar.h"
 #include "json.h"
 
+#include <cstring>
 #include <string>
 
 namespace {
+
+constexpr size_t MAX_TEMPLATE_BYTES = 128u << 10;
 
 common_reasoning_format reasoning_format(const common_json & request) {
     return common_reasoning_format_from_name(request.value("reasoning_format", "none"));
@@ -59,9 +63,19 @@ common_json write_params(const common_chat_params & params) {
     };
 }
 
-// Bad JSON, a wrong message shape, a template that raises: the caller's to mend, so an argument error.
-template <typename F> int32_t guard_request(const char * what, F && f) {
-    return turbo_guard(what, [&]() -> int32_t {
+// What the engine's recursion needs is bounded by a template's size and nesting (the longest known has 40 kB).
+int32_t check_template(const char * text) {
+    const size_t bytes = strlen(text);
+    if (bytes > MAX_TEMPLATE_BYTES) {
+        return turbo_fail(TURBO_E_ARGUMENT, "the chat template has %zu bytes, at most %zu are possible", bytes,
+                          MAX_TEMPLATE_BYTES);
+    }
+    return turbo_nests_too_deeply(text) ? turbo_fail(TURBO_E_ARGUMENT, "the chat template is nested too deeply") : TURBO_OK;
+}
+
+// Bad JSON, a wrong message shape, a template that raises or does not end: the caller's to mend, so an argument error.
+template <typename F> int32_t guard_request(const char * what, const char * request, F && f) {
+    return turbo_bounded(what, turbo_text_budget(strlen(request)), [&]() -> int32_t {
         try {
             return f();
         } catch (const std::bad_alloc &) {
@@ -76,10 +90,16 @@ template <typename F> int32_t guard_request(const char * what, F && f) {
 
 int32_t turbo_chat_apply(const turbo_model * model, const char * request_text, char ** out) {
     *out = nullptr;
-    return guard_request("chat_apply", [&] {
+    return guard_request("the chat template", request_text, [&]() -> int32_t {
         const common_json request = common_json::parse(request_text);
-        const common_chat_templates_ptr templates =
-            common_chat_templates_init(model->model, request.value("template", ""));
+        const std::string given = request.value("template", "");
+        for (const char * text : { given.c_str(), llama_model_chat_template(model->model, nullptr) }) {
+            const int32_t status = text ? check_template(text) : TURBO_OK;
+            if (status != TURBO_OK) {
+                return status;
+            }
+        }
+        const common_chat_templates_ptr templates = common_chat_templates_init(model->model, given);
         const common_chat_params params = common_chat_templates_apply(templates.get(), read_inputs(request));
         return turbo_give_text(write_params(params).dump_safe(), out);
     });
@@ -87,7 +107,7 @@ int32_t turbo_chat_apply(const turbo_model * model, const char * request_text, c
 
 int32_t turbo_chat_parse(const char * request_text, char ** out) {
     *out = nullptr;
-    return guard_request("chat_parse", [&]() -> int32_t {
+    return guard_request("the answer", request_text, [&]() -> int32_t {
         const common_json request = common_json::parse(request_text);
         common_chat_parser_params params;
         const int format = request.at("format").get<int>();
@@ -109,7 +129,10 @@ int32_t turbo_chat_parse(const char * request_text, char ** out) {
 
 int32_t turbo_schema_to_grammar(const char * schema, char ** out) {
     *out = nullptr;
-    return guard_request("schema_to_grammar", [&] {
+    return guard_request("the JSON schema", schema, [&]() -> int32_t {
+        if (turbo_nests_too_deeply(schema)) {
+            return turbo_fail(TURBO_E_ARGUMENT, "the JSON schema is nested too deeply");
+        }
         return turbo_give_text(json_schema_to_grammar(common_json::parse(schema)), out);
     });
 }

@@ -1,4 +1,5 @@
 // Making a context: bad parameters are refused here, where llama.cpp would abort, crash or substitute.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -206,6 +207,7 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
         native.abort_callback_data = ctx.get();
         turbo_log_mark();
         const turbo_kv_plan_scope scope(&plan);
+        const turbo_abort_scope aborts;
         ctx->ctx = llama_init_from_model(model->model, native);
         if (!ctx->ctx) {
             const std::string reason = turbo_log_reason();

@@ -1,4 +1,5 @@
 // LoRA adapters: loaded for a model, which frees them; scaled per context.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -60,6 +61,7 @@ int32_t turbo_lora_load(turbo_model * model, const char * path, turbo_lora ** ou
         if (status != TURBO_OK) {
             return status;
         }
+        const turbo_abort_scope scope;
         llama_adapter_lora * adapter = llama_adapter_lora_init(model->model, path);
         if (!adapter) {
             return turbo_fail(TURBO_E_LOAD, "cannot load the LoRA adapter '%s': %s", path, turbo_log_reason().c_str());

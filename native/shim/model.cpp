@@ -1,4 +1,5 @@
 // Loading a model and freeing it.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -146,6 +147,7 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
             return status;
         }
         turbo_log_mark();
+        const turbo_abort_scope scope;
         llama_model * loaded = llama_model_load_from_file(path, native);
         if (!loaded) {
             if (request.cancelled) {

@@ -1,4 +1,5 @@
 // Sampling through common's sampler: chain order, grammar, penalties and history as in llama.cpp's own tools.
+#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 #include "turbo_text.h"
@@ -172,12 +173,13 @@ void fill_numbers(const turbo_sampler_params & p, common_params_sampling & out) 
     out.no_perf = p.no_perf;
 }
 
-// Makes the chain and the grammar's state anew from sampler.params.
-int32_t begin(turbo_sampler & sampler) {
+int32_t make_chain(turbo_sampler & sampler) {
     turbo_log_mark();
     try {
         common_params_sampling params = sampler.params;  // common may change what it is given
         sampler.sampler.reset(common_sampler_init(sampler.model->model, params));
+    } catch (const std::bad_alloc &) {
+        throw;
     } catch (const std::exception & error) {
         return turbo_fail(TURBO_E_ARGUMENT, "%s: %s", error.what(), turbo_log_reason().c_str());
     }
@@ -192,6 +194,15 @@ int32_t begin(turbo_sampler & sampler) {
                                                       nullptr, 0));
     }
     return TURBO_OK;
+}
+
+// Makes the chain and the grammar's state anew from sampler.params. Expanding a grammar recurses and allocates as it says.
+int32_t begin(turbo_sampler & sampler) {
+    const std::string & grammar = sampler.params.grammar.grammar;
+    if (grammar.empty()) {
+        return make_chain(sampler);
+    }
+    return turbo_bounded("the grammar", turbo_text_budget(grammar.size()), [&] { return make_chain(sampler); });
 }
 
 bool can_end(const llama_grammar & grammar) {
@@ -294,6 +305,22 @@ int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t
         *token = common_sampler_sample(sampler->sampler.get(), ctx->ctx, row - rows);
         return accept(*sampler, *token, true);
     });
+}
+
+int32_t turbo_sampler_step(turbo_sampler * sampler, turbo_context * ctx, int32_t token, int32_t pos, int32_t seq,
+                           int32_t * next) {
+    *next = TURBO_STEP_NOT_RUN;
+    const int32_t status = turbo_context_decode(ctx, &token, 1, pos, seq, TURBO_OUTPUT_LAST);
+    if (status != TURBO_OK) {
+        return status;
+    }
+    *next = TURBO_STEP_NOT_CHOSEN;
+    int32_t chosen = 0;
+    const int32_t sampled = turbo_sampler_next(sampler, ctx, -1, &chosen);
+    if (sampled == TURBO_OK) {
+        *next = chosen;
+    }
+    return sampled;
 }
 
 int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated) {

@@ -1,5 +1,6 @@
 // Saved state of a context: attention caches in our own format (kv_state.h), recurrent state in llama.cpp's. Memories of
 // other kinds are left to llama.cpp altogether.
+#include "bounded.h"
 #include "handles.h"
 #include "kv_state.h"
 #include "log_ring.h"
@@ -111,6 +112,7 @@ int32_t check(const turbo_context * ctx, int32_t seq) {
 // Runs a state function that returns a byte count, 0 for a failure whose reason is in the log.
 template <typename F> int64_t state_call(const char * what, F && f) {
     turbo_log_mark();
+    const turbo_abort_scope scope;
     try {
         const int64_t bytes = (int64_t) f();
         return bytes > 0 ? bytes : turbo_fail(TURBO_E_STATE, "%s: %s", what, turbo_log_reason().c_str());

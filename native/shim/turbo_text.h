@@ -92,6 +92,12 @@ TURBO_API int32_t turbo_sampler_new(const turbo_model * model, const turbo_sampl
 TURBO_API void turbo_sampler_free(turbo_sampler * sampler);
 // Samples from logit row `index` of the last decode (-1 = last) and accepts the token.
 TURBO_API int32_t turbo_sampler_next(turbo_sampler * sampler, turbo_context * ctx, int32_t index, int32_t * token);
+// turbo_context_decode of one token, and turbo_sampler_next from its logits: one call a token for loops. When it fails,
+// *next says how far it came.
+#define TURBO_STEP_NOT_RUN (-2)     // the token is not in the cache
+#define TURBO_STEP_NOT_CHOSEN (-1)  // it is, but no next one was chosen
+TURBO_API int32_t turbo_sampler_step(turbo_sampler * sampler, turbo_context * ctx, int32_t token, int32_t pos,
+                                     int32_t seq, int32_t * next);
 // Tells the sampler of a token it did not choose. generated = false leaves the grammar alone (prompt tokens).
 TURBO_API int32_t turbo_sampler_accept(turbo_sampler * sampler, int32_t token, bool generated);
 TURBO_API int32_t turbo_sampler_reset(turbo_sampler * sampler);  // forgets history, random numbers, grammar state

@@ -1,10 +1,18 @@
 // Vocabulary facts and the tokenizer.
+#include "bounded.h"
 #include "handles.h"
 #include "turbo_text.h"
 
 #include <limits>
+#include <stdexcept>
 
 namespace {
+
+// Some pre-tokenizers are regular expressions, which the standard library matches with a recursion for each character of a
+// long word or a run of spaces: up to 700 bytes of stack each. Longer texts get a stack of their own.
+constexpr int32_t SHALLOW_TEXT_BYTES = 4096;
+constexpr size_t BASE_STACK_BYTES = 4u << 20;
+constexpr size_t STACK_BYTES_PER_TEXT_BYTE = 1024;
 
 int32_t check_token(const turbo_model * model, int32_t token) {
     if (token < 0 || token >= model->n_vocab) {
@@ -60,14 +68,26 @@ int32_t turbo_tokenize(const turbo_model * model, const char * text, int32_t byt
     if (status == TURBO_OK && (!text || bytes < 0 || cap < 0)) {
         status = turbo_fail(TURBO_E_ARGUMENT, "a text of %d bytes, room for %d tokens", bytes, cap);
     }
-    return status != TURBO_OK ? status : turbo_guard("tokenize", [&]() -> int32_t {
-        const int32_t got = llama_tokenize(model->vocab, text, bytes, tokens, cap, add_special, parse_special);
+    if (status != TURBO_OK) {
+        return status;
+    }
+    const auto tokenize = [&]() -> int32_t {
+        int32_t got = 0;
+        try {
+            got = llama_tokenize(model->vocab, text, bytes, tokens, cap, add_special, parse_special);
+        } catch (const std::invalid_argument & error) {
+            return turbo_fail(TURBO_E_ARGUMENT, "the text is not valid UTF-8: %s", error.what());
+        }
         if (got == std::numeric_limits<int32_t>::min()) {
             return turbo_fail(TURBO_E_ARGUMENT, "a text of %d bytes has more tokens than can be counted", bytes);
         }
         *n = got < 0 ? -got : got;
         return TURBO_OK;
-    });
+    };
+    if (bytes <= SHALLOW_TEXT_BYTES) {
+        return turbo_guard("tokenize", tokenize);
+    }
+    return turbo_deep("tokenize", BASE_STACK_BYTES + STACK_BYTES_PER_TEXT_BYTE * (size_t) bytes, tokenize);
 }
 
 int32_t turbo_token_piece(const turbo_model * model, int32_t token, char * buf, int32_t cap, bool special) {

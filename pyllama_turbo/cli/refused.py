@@ -21,11 +21,13 @@ VECTORS = "control vectors are not offered"
 # Sentence -> flags, separated by spaces.
 TABLE = {
     HUB: "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url --offline -cl --cache-list -hfd -hfrd "
-    "--hf-repo-draft --spec-draft-hf -mmu --mmproj-url",
+    "--hf-repo-draft --spec-draft-hf -mmu --mmproj-url -dr --docker-repo",
     SERVER: "--host --port --reuse-port --path --api-prefix --api-key --api-key-file --ssl-key-file --ssl-cert-file "
     "-to --timeout --threads-http --metrics --props --slots --no-slots --slot-save-path -sps "
     "--slot-prompt-similarity -a --alias --tags --webui --no-webui --ui --no-ui --models-dir --models-max "
-    "-cb --cont-batching -nocb --no-cont-batching --rerank --reranking --cache-reuse -cram --cache-ram --server-base",
+    "--sleep-idle-seconds --cache-idle-slots --no-cache-idle-slots "
+    "-ag -cb --cont-batching -nocb --no-cont-batching --rerank --reranking --cache-reuse -cram --cache-ram "
+    "--server-base",
     MEDIA: "-mm --mmproj --mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload --image "
     "--audio --video --image-min-tokens --image-max-tokens",
     PLACEMENT: "-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
@@ -36,7 +38,7 @@ TABLE = {
     "--draft-p-min --spec-draft-p-split --draft-p-split --draft --draft-n --draft-max --draft-min --draft-n-min -ngld "
     "--gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl -devd --device-draft -ctkd --cache-type-k-draft -ctvd "
     "--cache-type-v-draft -td --threads-draft -tbd --threads-batch-draft -lcs --lookup-cache-static -lcd "
-    "--lookup-cache-dynamic --mtp --eagle3 --dflash --spec-default",
+    "--lookup-cache-dynamic --mtp --eagle3 --dflash --spec-default -Cd -Crd -Cbd -Crbd -cmoed -ncmoed -otd",
     CHAT: "-cnv --conversation -i --interactive -if --interactive-first",
     VECTORS: "--control-vector --control-vector-scaled --control-vector-layer-range",
     "metadata of a model cannot be overridden: change the file with gguf's own tools": "--override-kv",
@@ -67,8 +69,36 @@ TABLE = {
     "completion is explained by pyllama-turbo --help": "--completion-bash",
     "a line that ends in \\ goes on in the next one": "-mli --multiline-input",
     "weights lie where the backend keeps them": "--no-host",
+    "answers are shown as the model writes them; in Python, chat.parse takes reasoning and content apart": ""
+    "--reasoning-format --reasoning-preserve --skip-chat-parsing --prefill-assistant --no-prefill-assistant",
+    "write --no-repack": "-nr",
+    "-v stands before the command: pyllama-turbo -v run ...": "-v --verbose",
+    "pyllama-turbo --version tells it": "--version",
+    "standard input is read where there is neither -p nor -f": "--stdin",
+    "filling in is offered in Python: Llama(path)(prompt, suffix=...)": "--spm-infill",
+    "redirect standard output": "-o --output --output-file --output-format -ofreq --output-frequency",
+    "name the tensors: -ot 'blk\\.0\\.ffn_.*=CPU'": "-ncffn --n-cpu-ffn",
+    "--load-mode says how a file is read": "-lzm --lazy-mode",
+    "sequences are counted by -np": "-ns --sequences",
+    "pyllama-turbo bench measures speed": "-npp -ntg -npl -pps -tgs",
+    "pyllama-turbo kld and ppl measure quality": "--ppl --no-ppl --ppl-stride --kl-divergence --kl-divergence-base "
+    "--save-all-logits --hellaswag --winogrande --multiple-choice --save-logits --logits-output-dir --chunks",
+    "training is not offered": "-lr --learning-rate -wd --weight-decay -epochs --epochs -opt --optimizer -val-split "
+    "--val-split",
 }
+# The same for whole families of flags, by how they begin.
+FAMILIES = {
+    "--spec-": DRAFT, "--video-": MEDIA, "--mtmd-": MEDIA, "--media-": MEDIA, "--tts-": MEDIA, "--cors-": SERVER,
+    "--mcp-": SERVER, "--ui-": SERVER, "--webui-": SERVER, "--models-": SERVER, "--sse-": SERVER, "--tools": SERVER,
+    "--agent": SERVER, "--log-": LOGS, "--no-log-": LOGS, "--diffusion-": "text diffusion is not offered",
+}  # fmt: skip
 REFUSED = {flag: sentence for sentence, flags in TABLE.items() for flag in flags.split()}
+
+
+def sentence_for(name: str) -> str:
+    """Why a flag is not offered; "" for one that llama.cpp does not have either."""
+    family = next((FAMILIES[start] for start in FAMILIES if name.startswith(start)), "")
+    return REFUSED.get(name, DRAFT if name.endswith("-draft") else family)
 
 
 def _typed(command: click.Command, args: Sequence[str]) -> Iterator[str]:
@@ -92,5 +122,5 @@ def check(command: click.Command, ctx: click.Context, args: Sequence[str]) -> No
     """
     known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)}
     for name in _typed(command, args):
-        if name not in known and name in REFUSED:
-            raise click.UsageError(f"{name} is not offered: {REFUSED[name]}", ctx)
+        if name not in known and (sentence := sentence_for(name)):
+            raise click.UsageError(f"{name} is not offered: {sentence}", ctx)

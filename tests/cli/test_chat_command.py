@@ -26,6 +26,51 @@ def test_a_question_from_a_pipe(run: Run, models: Models) -> None:
     assert run(*args, "--system-prompt", "be brief", stdin="hello\nthere\n").out != result.out
 
 
+def test_how_a_conversation_is_written(run: Run, models: Models, tmp_path: Path) -> None:
+    base = ("chat", "-m", models["hd128"], "--temp", "0", "-n", "6", "-c", "512")
+
+    def answer(*args: object) -> str:
+        result = run(*base, *args, stdin="hello")
+        assert result.code == 0, result.err
+        return result.out
+
+    plain = answer()
+    (tmp_path / "system.txt").write_text("be brief\n")
+    assert answer("--system-prompt-file", tmp_path / "system.txt") == answer("-sys", "be brief") != plain
+    (tmp_path / "own.jinja").write_text("{{ messages[-1].content }}: {{ tone }}")
+    own = answer("--chat-template-file", tmp_path / "own.jinja", "--chat-template-kwargs", '{"tone": "calm"}')
+    assert own == answer("--chat-template", "{{ messages[-1].content }}: calm") != plain
+    assert answer("--chat-template", "chatml") != plain
+    assert answer("-p", "hello") == plain
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-sys", "a", "-sysf", "b"), "not both"),
+        (("--chat-template", "a", "--chat-template-file", "b"), "not both"),
+        (("--chat-template", "chatmll"), "did you mean chatml"),
+        (("--chat-template", "{% if %}"), "error: "),
+        (("--chat-template-kwargs", "{"), "--chat-template-kwargs"),
+        (("--chat-template-kwargs", "[1]"), "write a JSON object"),
+        (("-sysf", "nothing.txt"), "nothing.txt"),
+        (("--reasoning", "perhaps"), "perhaps"),
+    ],
+)
+def test_wrong_usage(run: Run, models: Models, args: tuple[str, ...], message: str) -> None:
+    result = run("chat", "-m", models["hd128"], *args, stdin="hello")
+    assert result.code in (1, 2)
+    assert result.out == ""
+    assert message in result.err
+
+
+def test_a_single_turn(session: Session, say: Say) -> None:
+    lines = iter(["/help", "hello", "never read"])
+    session.loop(lambda: next(lines), once=True)
+    assert roles(session) == ["system", "user", "assistant"]
+    assert next(lines) == "never read"
+
+
 def test_nothing_to_ask(run: Run, models: Models) -> None:
     result = run("chat", "-m", models["hd128"], stdin=" \n")
     assert result.code == 2

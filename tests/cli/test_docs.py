@@ -16,7 +16,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("run", "chat", "kv-types", "long-context", "embed")
-EXAMPLES = ("ask_a_document", "chat", "structured")  # the others take more than a model: tests/native runs them
+EXAMPLES = (
+    "ask_a_document",
+    "chat",
+    "side_by_side",
+    "structured",
+)  # the others take more than a model: tests/native runs them
 TIMEOUT_S = 120
 
 

@@ -32,7 +32,7 @@ _TYPED = """
 --dry-allowed-length:2 --dry-penalty-last-n:8 --dry-sequence-breaker:x --dynatemp-range:0.1 --dynatemp-exp:1
 --mirostat:2 --mirostat-lr:0.1 --mirostat-ent:5 --adaptive-target:0.5 --adaptive-decay:0.5 -l:5+1 --logit-bias:5-1.5
 --ignore-eos --samplers:top_k;temperature -r:zzz --reverse-prompt:zzz -sp --special --keep:2 --context-shift
---no-context-shift --swa-full -kvu --kv-unified -np:1 --parallel:1 --rope-scaling:none --rope-scale:2
+--no-context-shift --swa-full -kvu --kv-unified -no-kvu -np:1 --parallel:1 --rope-scaling:none --rope-scale:2
 --rope-freq-base:10000 --rope-freq-scale:1 --yarn-orig-ctx:512 --yarn-ext-factor:0 --yarn-attn-factor:1
 --yarn-beta-slow:1 --yarn-beta-fast:32 -kvo --kv-offload -nkvo --no-kv-offload --repack --no-repack --mlock --no-mmap
 -lm:mmap --load-mode:none -ot:x=CPU --override-tensor:x=CPU -cmoe --cpu-moe -ncmoe:1 --n-cpu-moe:1 --check-tensors
@@ -76,6 +76,15 @@ def test_flags_that_are_refused(run: Run, models: Models, flag: str) -> None:
     result = run(command, "-m", models["hd128"], flag, "1", stdin="x")
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"error: {flag} is not offered: {REFUSED[flag]}\n")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--spec-ngram-size-n", "--tts-lang", "--prio-draft", "--cors-origins", "--log-tokens"]
+)
+def test_families_of_flags_that_are_refused(run: Run, models: Models, flag: str) -> None:
+    result = run("run", "-m", models["hd128"], flag, "1", "-p", "x")
+    assert result.code == 2
+    assert result.err.startswith(f"error: {flag} is not offered: ")
 
 
 def test_the_value_of_a_flag_is_not_taken_for_a_flag(run: Run, models: Models) -> None:

@@ -39,12 +39,12 @@ HOOKS = {
     """,
     "decode": """
         from pyllama_turbo import context
-        before = context.Context.decode_one
+        before = context.Context.step
         def hooked(self, *args, **keywords):
             if self.seqs.next_position() > 60:
                 print("<now>", file=sys.stderr, flush=True)
             return before(self, *args, **keywords)
-        context.Context.decode_one = hooked
+        context.Context.step = hooked
     """,
 }
 MAIN = """

@@ -73,6 +73,7 @@ def build(target: Path, extra_flags: tuple[str, ...] = (), with_descriptions: bo
         )
         sources.append(str(shim))
     compiler = os.environ.get("CC", "cc")
+    extra_flags += tuple(os.environ.get("TURBO_TEST_CFLAGS", "").split())  # sanitizers, by scripts/sanitize.py
     command = [compiler, *FLAGS, *extra_flags, "-I", str(NATIVE), *sources, "-o", str(target), "-lm"]
     subprocess.run(command, check=True)
     return target

@@ -144,6 +144,27 @@ def test_a_context_serves_one_batch(tiny: Model) -> None:
         assert ctx.complete(PROMPT, **GREEDY)
 
 
+def test_bad_prompts_are_refused_when_they_are_added(tiny: Model) -> None:
+    with tiny.context(512, n_seq_max=2) as ctx:
+        batch = ctx.batch()
+        for prompt in (None, 5, [10**6], [-1], ["a"], [5] * 600):
+            with pytest.raises((errors.OptionError, errors.ContextFullError)):
+                batch.add(prompt)  # type: ignore[arg-type]
+        assert list(batch) == []
+        assert ctx.user is None
+
+
+def test_a_step_that_fails_ends_its_jobs_and_no_others(tiny: Model) -> None:
+    with tiny.context(512, n_seq_max=2) as ctx:
+        batch = ctx.generate_many(PROMPTS[:3], **GREEDY)
+        next(batch)
+        ctx.cancel()  # of the context, not of the batch: nobody asked these jobs to stop
+        with pytest.raises(errors.AbortedError):
+            for _ in batch:
+                pass
+        assert {e.job for e in batch} == {2}
+
+
 def test_asynchronous_iteration(tiny: Model) -> None:
     async def main(ctx: Context) -> dict[int, str]:
         return by_job([e async for e in ctx.generate_many(PROMPTS[:2], **GREEDY)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_helpers import PROMPT
 
-from pyllama_turbo import Model, errors
+from pyllama_turbo import Model, errors, state
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from make_lora import write_lora
@@ -76,6 +76,18 @@ def test_changing_scales_does_not_reuse_the_old_cache(path: Path, tmp_path: Path
         assert ctx.prefill(model.tokenizer.encode(PROMPT)).n_reused > 0
         with model.context(256, lora_scales=[0]) as plain:  # contexts of one model differ
             assert plain.complete(PROMPT, **greedy) == texts[1]
+
+
+def test_saved_state_belongs_to_the_adapters(path: Path, adapters: tuple[Path, Path], tmp_path: Path) -> None:
+    with Model.open(path, lora=adapters[0]) as model, model.context(256) as ctx:
+        ctx.prefill(model.tokenizer.encode(PROMPT))
+        data = state.get_bytes(ctx)
+        state.set_bytes(ctx, data)
+        ctx.set_lora([0.5])
+        with pytest.raises(errors.StateError, match="lora"):
+            state.set_bytes(ctx, data)
+    with Model.open(path) as model, model.context(256) as ctx, pytest.raises(errors.StateError, match="lora"):
+        state.set_bytes(ctx, data)
 
 
 def test_repacked_weights_take_adapters_too(tiny_model: Callable[..., Path], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyllama_turbo import Model, errors
+from pyllama_turbo.centers import calibrate, save
 from pyllama_turbo.context_facts import MemoryRow
 from pyllama_turbo.planning import MemoryEstimate, Planner, estimate, fit, search
 
@@ -65,6 +66,17 @@ def test_repacked_copies_of_quantised_weights(
     compare(path, 1024, load, {})
     if not load.get("use_extra_bufts", True):
         assert not [row for row in estimate(path, 256, **load).rows if "REPACK" in row.buffer]
+
+
+def test_layers_that_keep_q8_keys(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    path, file = tiny_model(n_layer=3), tmp_path / "means.npz"
+    with Model.open(path) as model:
+        means = calibrate(model)
+        bad = replace(means.layers[0], after=1e6)  # a layer that its centre hardly helps
+        save(replace(means, layers=(bad, *means.layers[1:])), file, model.files.fingerprint)
+        with model.context(256, kv="turbo3", k_center=str(file)) as ctx:
+            assert ctx.kv.centering.q8_layers == (0,)
+    compare(path, 3000, {}, {"kv": "turbo3", "k_center": str(file)})
 
 
 def test_an_encoder_and_a_real_model(tmp_path: Path, smollm: Path) -> None:

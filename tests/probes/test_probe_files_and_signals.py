@@ -166,3 +166,14 @@ def test_native_lines_reach_logging(probe: Probe) -> None:
         Model.open(path).close()
         print(len(seen))
     """)) > 10  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["ctx.complete('hello', max_tokens=16)", "model.context(256)", "Sampler(model)"])
+def test_a_daemon_thread_at_the_end_of_the_program(probe: Probe, call: str) -> None:
+    """It may be inside any native call when the interpreter frees the model: each waits for the other."""
+    for _ in range(4):  # which call it is depends on the moment
+        assert probe(f"""
+            model = Model.open(path)
+            ctx = model.context(256)
+            threading.Thread(target=lambda: {call}, daemon=True).start()
+        """) == ""  # fmt: skip

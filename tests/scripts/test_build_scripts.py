@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GB = 1 << 30
 VERBS = [
     *("help", "fetch", "build", "demo", "test", "build-and-test", "lint", "types", "wheel", "sdist", "doctor"),
-    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results"),
+    *("clean", "distclean", "check-cuda", "test-gpu", "bench-gpu", "bench-kernels", "results", "reference"),
 ]
 
 

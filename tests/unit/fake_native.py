@@ -61,6 +61,7 @@ class FakeLib:
     """The functions of the library that the Python layer calls."""
 
     TURBO_ABI = 1
+    TURBO_STEP_NOT_RUN, TURBO_STEP_NOT_CHOSEN = -2, -1
 
     def __init__(self, ffi: Any) -> None:
         self.ffi = ffi
@@ -317,6 +318,11 @@ class FakeLib:
     def turbo_sampler_accept(self, sampler: Any, token: int, generated: bool) -> int:
         self.calls.append(("accept", token))
         return 0
+
+    def turbo_sampler_step(self, sampler: Any, ctx: Any, token: int, pos: int, seq: int, next_: Any) -> int:
+        next_[0] = self.TURBO_STEP_NOT_RUN
+        status = self.turbo_context_decode(ctx, [token], 1, pos, seq, 1)
+        return status or self.turbo_sampler_next(sampler, ctx, -1, next_)
 
     def turbo_sampler_complete(self, sampler: Any) -> int:
         return 0

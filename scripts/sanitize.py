@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Run the native tests with AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`.
+
+    sanitize.py [pytest arguments]
+
+native/turbo, native/shim and native/tests are compiled with both sanitizers (native/cmake/Sanitize.cmake) into
+native/build/sanitize, upstream's files without. Then run, each ending the script at its first report:
+  1. test_codecs: every codec function on buffers of exactly the bytes it may touch, at odd addresses;
+  2. test_fattn: CPU attention against float64, all pairs of types, on every path this CPU has;
+  3. tests/kv with the codecs compiled for them under the sanitizers too;
+  4. tests/native and tests/probes on the sanitized library, with tiny models.
+Python itself keeps memory until it ends, so leaks are not reported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "native" / "build" / "sanitize"
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -Wno-error"
+FATTN_CASES = "60"  # random shapes a path
+OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1"
+
+
+def build() -> None:
+    """Configure and compile."""
+    command = ["cmake", "-S", str(ROOT / "native"), "-B", str(BUILD), "-G", "Ninja", "-DTURBO_BACKEND=cpu"]
+    command += ["-DTURBO_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}", "--log-level=ERROR"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    targets = ["--target", "_ffi", "--target", "test_codecs", "--target", "test_fattn"]
+    subprocess.run(["cmake", "--build", str(BUILD), *targets], check=True, stdout=subprocess.DEVNULL)
+
+
+def runtime() -> str:
+    """The sanitizers' libraries of the compiler that built the library, for LD_PRELOAD."""
+    needed = subprocess.run(["ldd", str(BUILD / "tests" / "test_codecs")], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in needed.stdout.splitlines() if "libasan" in line or "libubsan" in line]
+    return " ".join(words[2] for words in lines)
+
+
+def environment() -> dict[str, str]:
+    """Of a Python process on the sanitized library."""
+    paths = [str(ROOT), str(ROOT / "native" / "tests" / "site"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {
+        "LD_PRELOAD": runtime(),
+        "ASAN_OPTIONS": OPTIONS,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TURBO_TEST_LIBRARY": str(BUILD),
+        "TURBO_TEST_CFLAGS": FLAGS,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONMALLOC": "malloc",  # every Python buffer its own allocation, with guards around it
+        "PYLLAMA_TURBO_BACKEND": "cpu",
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Command line: see the module's docstring."""
+    build()
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    steps = [
+        ([str(BUILD / "tests" / "test_codecs")], None),
+        ([str(BUILD / "tests" / "test_fattn"), FATTN_CASES], None),
+        ([*pytest, "tests/kv", *argv], environment()),
+        ([*pytest, "tests/native", "tests/probes", *argv], environment()),
+    ]
+    for command, env in steps:
+        print("sanitize:", " ".join(Path(word).name for word in command), flush=True)
+        status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        if status != 0:
+            return status
+    print("sanitize: no report")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

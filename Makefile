@@ -52,8 +52,8 @@ lint: ## Check style (ruff)
 types: ## Check types of the package and the examples (mypy --strict)
 	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo && $(PY) -m mypy --strict examples
 
-reference: ## Write docs/cli.md and docs/api.md from the commands and the docstrings
-	@$(PY) scripts/make_cli_reference.py && $(PY) scripts/make_api_reference.py
+reference: ## Write docs/cli.md, docs/api.md and the table of docs/reliability.md from what they describe
+	@$(PY) scripts/make_cli_reference.py && $(PY) scripts/make_api_reference.py && $(PY) scripts/make_reliability.py
 
 wheel: ## Build a wheel for this machine into dist/
 	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .

@@ -32,9 +32,21 @@ def _quiesce() -> None:
     """At exit: wait for running native calls and keep the locks, so that finalizers free what nobody uses."""
     for handle in list(_live):
         if not handle.lock.acquire(timeout=_PATIENCE_S):
+            _hush_threads()
             handle._before_close()
             if not handle.lock.acquire(timeout=_PATIENCE_S):
                 handle.abandon()
+
+
+def _hush_threads() -> None:
+    """Nobody waits for a daemon thread whose call is stopped at exit: what that raises in it is no news."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs, /) -> None:
+        if not issubclass(args.exc_type, errors.TurboError):
+            before(args)
+
+    threading.excepthook = hook
 
 
 def _release(free: Callable[[Any], None], pointer: Any, parent: Handle | None) -> None:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "tests" / "fuzz"
 TARGETS = ("gguf", "model", "state", "grammar", "schema", "template", "answer", "tokenizer")
 LIMITS = ("-timeout=20", "-rss_limit_mb=2048", "-malloc_limit_mb=512")
-CORPUS_BYTES = 24 << 10  # committed a target, at most
+CORPUS_BYTES, CORPUS_FILES = 24 << 10, 64  # committed a target, at most
 SANITIZER = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:handle_abort=1"
 
 
@@ -116,17 +116,18 @@ def run(name: str, seconds: int, work: Path, env: dict[str, str]) -> tuple[dict[
 
 
 def keep(name: str, work: Path, env: dict[str, str]) -> None:
-    """Add to the committed corpus the shortest inputs that reach every edge found, as long as they fit."""
+    """Renew the committed corpus: few inputs that together reach what was found, as many as fit."""
     committed, reduced = FUZZ / "corpus" / name, work / f"{name}-reduced"
     committed.mkdir(parents=True, exist_ok=True)
     reduced.mkdir(exist_ok=True)
     for old in reduced.iterdir():
         old.unlink()
-    libfuzzer(name, ["-merge=1", *LIMITS, str(reduced), str(committed), str(work / name)], env, work)
+    libfuzzer(name, ["-set_cover_merge=1", *LIMITS, str(reduced), str(committed), str(work / name)], env, work)
     left = CORPUS_BYTES
     for old in committed.iterdir():
         old.unlink()
-    for path in sorted(reduced.iterdir(), key=lambda p: (p.stat().st_size, p.name)):
+    by_size = sorted(reduced.iterdir(), key=lambda p: (p.stat().st_size, p.name))
+    for path in by_size[-CORPUS_FILES:]:  # of many, the longer ones: they reach more
         left -= path.stat().st_size
         if left >= 0:
             (committed / path.name[:12]).write_bytes(path.read_bytes())

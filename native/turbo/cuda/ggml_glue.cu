@@ -243,7 +243,7 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
         return nullptr;
     }
     int at = next_computing(cgraph, i);
-    for (int n = 0; n < 4 && at < cgraph->n_nodes; n++, at = next_computing(cgraph, at)) {
+    for (int n = 0; n < 6 && at < cgraph->n_nodes; n++, at = next_computing(cgraph, at)) {
         const ggml_tensor *next = cgraph->nodes[at];
         if (next->op == GGML_OP_FLASH_ATTN_EXT) {
             const bool ours = next->src[0]->view_src == node && turbo_cuda_fattn_supported(ctx.device, next) &&

@@ -137,8 +137,8 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
     write_scalar_kernel(const __grid_constant__ write_params p) {
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x * scalar_warps + threadIdx.x / 32;
-    let_next_kernel_start(); // the attention waits for this kernel's end
     wait_for_previous_kernel();
+    let_next_kernel_start(); // the attention waits for this kernel's end
     if (index >= w.n_rows * (w.row_values / w.block)) {
         return;
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ import pytest
 
 from pyllama_turbo import Model
 from pyllama_turbo.models import cache_dir
+
+# A job in the background of a shell ignores SIGINT, and its children inherit that; tests that interrupt a program would
+# wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -46,7 +46,7 @@ struct pending_write {
 
 struct attend_args {
     const char *q;        // f32, head_dim values contiguous
-    const float *q_scale; // queries count times this: [n_head_kv][head_dim], or null
+    const float *q_scale; // queries count times this: [n_head][head_dim], alike within a group; or null
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     kv_tensor k, v;
     const char *mask; // f16 [n_kv] a row, or null

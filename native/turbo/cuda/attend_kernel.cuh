@@ -318,9 +318,8 @@ template <class shape> struct query_loader {
             const float4 v = unit < units(p) && column < p.n_columns ? at[i] : make_float4(0, 0, 0, 0);
             x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
         }
-        if (p.q_scale != nullptr && unit < units(p)) {
-            const float *scale = p.q_scale + head_kv * shape::head_dim + b * shape::block_values +
-                                 (threadIdx.x & 15) * n;
+        if (p.q_scale != nullptr && unit < units(p) && column < p.n_columns) {
+            const float *scale = p.q_scale + head * shape::head_dim + b * shape::block_values + (threadIdx.x & 15) * n;
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 x[i] *= scale[i];

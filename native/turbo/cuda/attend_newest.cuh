@@ -45,7 +45,9 @@ static __device__ __forceinline__ void score_newest(const attend_params &p, cons
         load_lane<n>(row, first, key[b]);
         apply<n>(p.pending.factor, first, key[b], [](float x, float y) { return x * y; });
         apply<n>(p.pending.centre, first, key[b], [](float x, float y) { return x - y; });
-        apply<n>(p.q_scale, first, key[b], [](float x, float y) { return x * y; }); // instead of the queries
+        // instead of the queries
+        apply<n>(p.q_scale, first + head_kv * (p.gqa - 1) * shape::head_dim, key[b],
+                 [](float x, float y) { return x * y; });
     }
     // all queries are on their way at the same time
     float score[shape::columns];

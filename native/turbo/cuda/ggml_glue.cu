@@ -247,7 +247,7 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
         const ggml_tensor *next = cgraph->nodes[at];
         if (next->op == GGML_OP_FLASH_ATTN_EXT) {
             const bool ours = next->src[0]->view_src == node && turbo_cuda_fattn_supported(ctx.device, next) &&
-                              ggml_nelements(scale) == next->src[1]->ne[0] * next->src[1]->ne[2];
+                              ggml_nelements(scale) == next->src[0]->ne[0] * next->src[0]->ne[2];
             return ours ? next : nullptr;
         }
         if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS) {

@@ -175,11 +175,16 @@ struct turbo_kv_centering {
                 frame.scale.clear();
             }
             if (!frame.scale.empty()) {
-                std::vector<float> inverse(frame.scale.size());
-                std::transform(frame.scale.begin(), frame.scale.end(), inverse.begin(), [](float x) { return 1.0f / x; });
-                const int64_t n = (int64_t) inverse.size();
-                if (!centers->add(turbo_kv_centers::key_scale, layer.il, frame.scale.data(), n, buft)
-                    || !centers->add(turbo_kv_centers::query_scale, layer.il, inverse.data(), n, buft)) {
+                // one vector for every query head: the product can then take the place of the queries
+                const size_t group = cache->hparams.n_head(layer.il) / cache->hparams.n_head_kv(layer.il);
+                std::vector<float> inverse;
+                for (size_t head = 0; head < frame.scale.size(); head += head_dim) {
+                    for (size_t i = 0; i < group * head_dim; ++i) {
+                        inverse.push_back(1.0f / frame.scale[head + i % head_dim]);
+                    }
+                }
+                if (!centers->add(turbo_kv_centers::key_scale, layer.il, frame.scale.data(), (int64_t) frame.scale.size(), buft)
+                    || !centers->add(turbo_kv_centers::query_scale, layer.il, inverse.data(), (int64_t) inverse.size(), buft)) {
                     return false;
                 }
                 centers->owners[layer.k] = layer.il;
@@ -235,12 +240,18 @@ private:
     }
 };
 
-// Queries [head_dim, heads, tokens] times a vector of each KV head, for all heads of its group.
-static ggml_tensor * scale_queries(ggml_context * ctx, ggml_tensor * q, ggml_tensor * factors) {
-    const int64_t head_dim = q->ne[0], n_head_kv = ggml_nelements(factors) / head_dim, group = q->ne[1] / n_head_kv;
+// Queries [head_dim, heads, tokens] times a vector of each head. A layer that reads another one's keys may have more or
+// fewer heads for each of the `n_head_kv`, whose vectors are alike.
+static ggml_tensor * scale_queries(ggml_context * ctx, ggml_tensor * q, ggml_tensor * factors, int64_t n_head_kv) {
+    const int64_t head_dim = q->ne[0], n_head = ggml_nelements(factors) / head_dim;
+    if (n_head == q->ne[1]) {
+        return ggml_mul(ctx, q, ggml_reshape_2d(ctx, factors, head_dim, n_head));
+    }
+    const int64_t group = q->ne[1] / n_head_kv;
     ggml_tensor * groups = ggml_view_4d(ctx, q, head_dim, group, n_head_kv, q->ne[2], q->nb[1], q->nb[1] * group, q->nb[2], 0);
-    ggml_tensor * scaled = ggml_mul(ctx, groups, ggml_reshape_3d(ctx, factors, head_dim, 1, n_head_kv));
-    return ggml_reshape_3d(ctx, scaled, head_dim, q->ne[1], q->ne[2]);
+    const size_t row = head_dim * sizeof(float);
+    ggml_tensor * firsts = ggml_view_3d(ctx, factors, head_dim, 1, n_head_kv, row, row * (n_head / n_head_kv), 0);
+    return ggml_reshape_3d(ctx, ggml_mul(ctx, groups, firsts), head_dim, q->ne[1], q->ne[2]);
 }
 
 void turbo_kv_balance(ggml_context * ctx, ggml_cgraph * gf, const llama_kv_cache_context * cache, int32_t il, ggml_tensor *& q,
@@ -258,7 +269,9 @@ void turbo_kv_balance(ggml_context * ctx, ggml_cgraph * gf, const llama_kv_cache
             ggml_build_forward_expand(gf, x);
         }
     }
-    q = scale_queries(ctx, q, centers->by_layer[turbo_kv_centers::query_scale].at(owner->second));
+    const int64_t n_head_kv =
+        ggml_nelements(centers->by_layer[turbo_kv_centers::key_scale].at(owner->second)) / q->ne[0];
+    q = scale_queries(ctx, q, centers->by_layer[turbo_kv_centers::query_scale].at(owner->second), n_head_kv);
     if (k != nullptr) {
         k = turbo_kv_scale(ctx, centers, owner->second, k);
     }

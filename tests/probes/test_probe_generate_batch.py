@@ -12,21 +12,32 @@ SCRIPTS = repr(sys.path[0])
 
 
 def test_two_sequences_equal_two_runs_for_every_type(probe: Probe) -> None:
+    # A compressed cache adds up in another order where cells lie elsewhere: two answers may part where two tokens are
+    # as good as equal, and only there.
     assert probe("""
         prompts = ["the quick brown fox", "jumps over the lazy dog and away"]
-        greedy = dict(temperature=0, max_tokens=24, ignore_eos=True)
+        greedy = dict(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2)
+
+        def step(event):
+            first, second = event.logprobs.top[:2]
+            return event.token, first.logprob - second.logprob
+
         with Model.open(path) as model:
             for name in ("f16", "q8_0", "turbo2", "turbo3", "turbo4", "turbo3_tcq", "turbo4_tcq"):
                 with model.context(1024, kv=name, n_seq_max=2) as ctx:
                     alone = []
                     for prompt in prompts:
                         ctx.seqs.clear()
-                        alone.append(ctx.complete(prompt, **greedy))
+                        alone.append([step(event) for event in ctx.generate(prompt, **greedy) if event.logprobs])
                     ctx.seqs.clear()
-                    texts = ["", ""]
+                    together = [[], []]
                     for event in ctx.generate_many(prompts, **greedy):
-                        texts[event.job] += event.text
-                    assert texts == alone, (name, texts, alone)
+                        if event.logprobs:
+                            together[event.job].append(step(event))
+                    for one, two in zip(alone, together, strict=True):
+                        assert len(one) == len(two) == 24, (name, len(one), len(two))
+                        parts = [gap for (x, gap), (y, _) in zip(one, two, strict=True) if x != y]
+                        assert not parts or parts[0] < (0 if name == "f16" else 0.05), (name, parts[0])
         print("lives")
     """, weight_type="f32") == "lives"  # fmt: skip
 

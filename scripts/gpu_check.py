@@ -141,7 +141,8 @@ def main() -> int:
         print(f"compiled for sm_{', sm_'.join(ARCHITECTURES)}; only the GPU at hand can be run")
         return 0
     gpu = query_gpu()
-    names = ["test_codec", "test_attend", "test_overlap"] if options.what == "test" else ["bench_attend", "bench_write", "bench_step"]
+    tests, benches = ["test_codec", "test_attend", "test_overlap"], ["bench_attend", "bench_write", "bench_step"]
+    names = tests if options.what == "test" else benches
     results = run_programs(options.build, names, gpu["compute_cap"].replace(".", ""))
     ok = all(bool(entry["ok"]) for entry in results)
     if options.json:

@@ -25,13 +25,14 @@ REFUSED = {"gemma2": "soft-cap", "gpt-oss": "sinks"}
 
 
 def large_means(model: Model, size: float = 3.0) -> centers.KeyMeans:
-    """Random mean keys larger than the keys themselves, so that a place that forgets them cannot hide."""
+    """Random mean keys larger than the keys themselves, and random moments: a place that forgets them cannot hide."""
     rng = np.random.default_rng(5)
     layers = []
     for i, facts in enumerate(model.layers):
         if facts.has_kv and facts.n_head_kv:
             values = (size * rng.standard_normal(facts.n_head_kv * facts.head_dim_k)).astype(np.float32)
-            layers.append(centers.LayerMean(i, values, True, 0.0, 0.0))
+            moments = np.exp(0.5 * rng.standard_normal((4, values.size))).astype(np.float32)
+            layers.append(centers.LayerMean(i, values, moments, True, 0.0, 0.0))
     return centers.KeyMeans("test", tuple(layers))
 
 
@@ -43,7 +44,7 @@ def centred(model: Model, kv: str, **keywords: object) -> Context:
 
 # The matrices of these models are f16, and so are what they multiply: that alone is 4e-4.
 @pytest.mark.parametrize("name", CENTRED)
-@pytest.mark.parametrize(("kv", "rounding"), [("f32", 1e-3), ("f16", 6e-3), ("q8_0", 6e-2)])
+@pytest.mark.parametrize(("kv", "rounding"), [("f32", 1e-3), ("f16", 6e-3), ("q8_0", 0.12)])
 def test_the_logits_are_the_same(open_model: Open, name: str, kv: str, rounding: float) -> None:
     model = open_model(**CENTRED[name])
     ids = prompt(model, 100)

@@ -174,11 +174,11 @@ def test_another_model_is_refused(open_model: Open) -> None:
 
 def test_the_rotation_switch_is_part_of_the_identity(open_model: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     model = open_model()
-    with model.context(256, kv="q8_0") as ctx:
+    with model.context(256, kv="q4_0") as ctx:
         ctx.prefill([5, 6])
         data = state.get_bytes(ctx)
     monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
-    with model.context(256, kv="q8_0") as ctx, pytest.raises(errors.StateError, match="rotated_k is True there"):
+    with model.context(256, kv="q4_0") as ctx, pytest.raises(errors.StateError, match="rotated_k is True there"):
         state.set_bytes(ctx, data)
 
 

@@ -144,8 +144,8 @@ static bool is_trellis(int format) {
     return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
 }
 
-// Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache before
-// the attention needs them.
+// Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache
+// before the attention needs them.
 static bool takes_newest(const attend_args &args, const attend_plan &plan) {
     const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
     const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);

@@ -220,7 +220,8 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
 template <class shape>
 static __device__ __forceinline__ void
 values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
-                 const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+                 const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4],
+                 const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
 #define TURBO_VALUES(KV, reader) \
     case KV: tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight); break
@@ -344,10 +345,9 @@ template <class shape> struct query_loader {
 
 // Walk the tiles tile, tile + groups, ... below tile_end. The first two items are already on their way.
 template <class shape>
-static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k,
-                                            const char *v, mask_reader &mask, column_state<shape> &state, int tile,
-                                            int tile_end, int head, int first_column,
-                                            const shared_layout<shape> &layout) {
+static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
+                                            mask_reader &mask, column_state<shape> &state, int tile, int tile_end,
+                                            int head, int first_column, const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     const pending_rows &pending = *layout.pending();

@@ -26,7 +26,8 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
     const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
     const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
-    const size_t fixed = shared_layout<shape>::header + p.heads_per_block * head + tables + shared_layout<shape>::newest_bytes(p);
+    const size_t fixed = shared_layout<shape>::header + p.heads_per_block * head + tables +
+                         shared_layout<shape>::newest_bytes(p);
     const size_t shared_limit = args.shared_limit;
     const size_t parked = p.heads_per_block * shape::columns * (shape::parked_row + 2) * sizeof(float);
     if (fixed + group > shared_limit || parked > shared_limit) {

@@ -1,7 +1,7 @@
 // The newest tokens, straight from the f32 rows that are being encoded at the same time.
 //
-// One thread block of each (heads, columns) takes them in before it walks its stretch of the cache: their scores in f32,
-// and their values rotated and in codebook steps, so that they add up with what is decoded.
+// One thread block of each (heads, columns) takes them in before it walks its stretch of the cache: their scores in
+// f32, and their values rotated and in codebook steps, so that they add up with what is decoded.
 
 #pragma once
 

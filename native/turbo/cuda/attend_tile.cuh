@@ -182,8 +182,8 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
 template <class reader, class shape>
 static __device__ __forceinline__ void
 tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-            const tile_rows &rows, const tile_limits &limits, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
-            const float (&weight)[shape::tiles][2]) {
+            const tile_rows &rows, const tile_limits &limits, int block_bytes,
+            const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {

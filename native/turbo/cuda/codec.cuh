@@ -175,9 +175,8 @@ static __device__ __forceinline__ float try_gain(const int (&q)[n / 32], float g
         int m = 0, magnitude = format::entry(half);
 #pragma unroll
         for (int t = 0; t + 1 < half; t++) {
-            const int middle = (int) (0.5f * format::substeps * (format::entry(half + t) + format::entry(half + t + 1)) *
-                                          gain +
-                                      0.5f);
+            const int sum = format::entry(half + t) + format::entry(half + t + 1);
+            const int middle = (int) (0.5f * format::substeps * sum * gain + 0.5f);
             m += value > middle;
             magnitude = value > middle ? format::entry(half + t + 1) : magnitude;
         }

@@ -95,7 +95,8 @@ static int next_computing(const ggml_cgraph *cgraph, int i) {
     return i;
 }
 
-// Is this a write that our kernels do? q8_0 counts as well: with keys centred or values beside them, one launch does it.
+// Is this a write that our kernels do? q8_0 counts as well: with keys centred or values beside them, one launch does
+// it.
 static bool writes_cache(const ggml_tensor *node) {
     if (node->op != GGML_OP_SET_ROWS || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
         return false;
@@ -133,8 +134,8 @@ static void read_before(write_tensor &w, const ggml_tensor *keys) {
 // ---- overlap of write and attention
 // ------------------------------------------------------------------------------------
 
-// The attention that follows a write directly may start beside it (attend.h). Noted when the write is launched, taken by
-// that attention when it is: a thread enqueues one graph at a time.
+// The attention that follows a write directly may start beside it (attend.h). Noted when the write is launched, taken
+// by that attention when it is: a thread enqueues one graph at a time.
 struct noted_write {
     const ggml_tensor *attention;
     turbo_cuda::pending_write write;

@@ -14,7 +14,7 @@
 struct turbo_kv_centers {
     enum kind {
         center,      // [n_embd_k_gqa], of the keys as they are stored: balanced (kv_balance.h) and, where upstream rotates
-                     // the keys of a type (q8_0, q4_0), rotated
+                     // the keys of a type (q4_0), rotated
         key_scale,   // [n_embd_k_gqa], a of kv_balance.h
         query_scale, // [n_head * head_dim], 1 / a for every query head
         kinds

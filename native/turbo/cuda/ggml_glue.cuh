@@ -1,0 +1,52 @@
+// What the files that know ggml share: ggml_write.cu and ggml_glue.cu.
+
+#pragma once
+
+#include "turbo/cuda/attend.h"
+#include "turbo/cuda/turbo_cuda.cuh"
+#include "turbo/cuda/write.h"
+#include "turbo/types.h"
+
+namespace turbo_cuda {
+
+// Query columns (rows x query heads of a KV head) up to which reading the packed cache beats lifting it.
+static constexpr int64_t turbo_max_columns = 64;
+static constexpr int64_t turbo_max_rows = 16;
+
+static inline int format_of(const turbo_type_desc *desc) {
+    return desc->index / 2; // types.h lists each family with both block sizes, in the order of kv_format
+}
+
+// Format of a K or V that our attention reads, -1 for others.
+static inline int kv_format_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16: return turbo_cuda::KV_F16;
+        case GGML_TYPE_Q8_0: return turbo_cuda::KV_Q8_0;
+        case GGML_TYPE_Q4_0: return turbo_cuda::KV_Q4_0;
+        default: return turbo_type_is(type) ? format_of(turbo_desc_of(type)) : -1;
+    }
+}
+
+static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
+    return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
+}
+
+// Rows of `src` into `dst`, a cache of a compressed type, as they lie; ids and vectors are the caller's.
+write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst);
+
+// The attention that follows a write directly may start beside it (attend.h). Noted when the write is launched, taken
+// by that attention when it is: a thread enqueues one graph at a time.
+struct noted_write {
+    const ggml_tensor *attention;
+    turbo_cuda::pending_write write;
+};
+extern thread_local noted_write last_write;
+
+// Likewise the scale of its queries, where the product was left to it.
+struct noted_scale {
+    const ggml_tensor *attention;
+    const float *scale;
+};
+extern thread_local noted_scale last_scale;
+
+} // namespace turbo_cuda

@@ -99,13 +99,13 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
         return false;
     }
     attend_args args = make_attend(ctx.device, dst);
-    if (last_write.attention == dst && ctx.curr_stream_no == 0) {
-        args.pending = last_write.write;
+    if (last_write().attention == dst && ctx.curr_stream_no == 0) {
+        args.pending = last_write().write;
     }
-    if (last_scale.attention == dst) {
-        args.q_scale = last_scale.scale;
+    if (last_scale().attention == dst) {
+        args.q_scale = last_scale().scale;
     }
-    last_write.attention = last_scale.attention = nullptr;
+    last_write().attention = last_scale().attention = nullptr;
     CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args), ctx.stream()));
     return true;
 }

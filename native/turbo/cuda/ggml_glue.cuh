@@ -40,13 +40,13 @@ struct noted_write {
     const ggml_tensor *attention;
     turbo_cuda::pending_write write;
 };
-extern thread_local noted_write last_write;
+noted_write &last_write(); // of this thread
 
 // Likewise the scale of its queries, where the product was left to it.
 struct noted_scale {
     const ggml_tensor *attention;
     const float *scale;
 };
-extern thread_local noted_scale last_scale;
+noted_scale &last_scale();
 
 } // namespace turbo_cuda

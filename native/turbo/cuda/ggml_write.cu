@@ -97,8 +97,15 @@ static void read_before(write_tensor &w, const ggml_tensor *keys) {
 // ---- overlap of write and attention
 // ------------------------------------------------------------------------------------
 
-thread_local noted_write turbo_cuda::last_write;
-thread_local noted_scale turbo_cuda::last_scale;
+noted_write &turbo_cuda::last_write() {
+    static thread_local noted_write noted;
+    return noted;
+}
+
+noted_scale &turbo_cuda::last_scale() {
+    static thread_local noted_scale noted;
+    return noted;
+}
 
 static const ggml_tensor *base_of(const ggml_tensor *t) {
     return t->view_src != nullptr ? t->view_src : t;
@@ -142,7 +149,7 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
         noted.write.ids_stride[t] = w.ids_stride[0];
         noted.write.ids_64[t] = w.ids_64;
     }
-    last_write = noted;
+    last_write() = noted;
 }
 
 // Launch K's or V's write that begins at node i together with what comes before it (keys are scaled, then centred) and
@@ -210,8 +217,8 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
 }
 
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
-    if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write.attention) {
-        last_write.attention = nullptr; // something else comes between
+    if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write().attention) {
+        last_write().attention = nullptr; // something else comes between
     }
     if (const int n = turbo_cuda_split_up_gate(ctx, cgraph, i)) {
         return n;
@@ -226,7 +233,7 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
         return 0;
     }
     if (attention != nullptr) {
-        last_scale = {attention, (const float *) cgraph->nodes[i]->src[1]->data};
+        last_scale() = {attention, (const float *) cgraph->nodes[i]->src[1]->data};
     }
     return last - i;
 }

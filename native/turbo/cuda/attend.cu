@@ -131,15 +131,6 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
     return states * (args.head_dim + 2) * sizeof(float);
 }
 
-// Splits of the cache that leave room for a launch that is still writing, so that no block has to come second.
-static int splits_beside(const attend_args &args, const attend_plan &plan) {
-    const int columns = args.n_head / args.n_head_kv * args.n_rows;
-    const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
-                       args.n_streams;
-    const int free = args.multiprocessors - (args.pending.n_rows > 0 ? args.pending.blocks : 0);
-    return plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
-}
-
 static bool is_trellis(int format) {
     return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
 }

@@ -18,7 +18,9 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from generated_pages import settle  # noqa: E402
 
 import pyllama_turbo  # noqa: E402
 from pyllama_turbo._option_spec import flag_value, specs  # noqa: E402
@@ -140,14 +142,7 @@ def page() -> str:
 
 def main(argv: list[str]) -> int:
     """Command line: see the module's docstring."""
-    text = page()
-    if argv == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE} is out of date: run scripts/make_api_reference.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return settle({PAGE: page()}, "make_api_reference.py", argv == ["--check"])
 
 
 if __name__ == "__main__":

@@ -22,6 +22,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from generated_pages import settle  # noqa: E402
+
 LIST = ROOT / "tests" / "probes" / "reports.toml"
 PAGE = ROOT / "docs" / "reliability.md"
 README = ROOT / "README.md"
@@ -67,13 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the reports table of docs/reliability.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is out of date")
     check = parser.parse_args(argv).check
-    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if check:
-            print(f"{path} is out of date: run scripts/make_reliability.py", file=sys.stderr)
-        else:
-            path.write_text(pages()[path], encoding="utf-8")
-    return 1 if check and stale else 0
+    return settle(pages(), "make_reliability.py", check)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ typedef struct turbo_kv_identity {
     float yarn_beta_slow;
     int32_t yarn_orig_ctx;
     int32_t n_stream;    // separate caches: n_seq_max, or 1 with kv_unified
-    bool rotated_k;      // keys (values) are rotated in the graph before they are stored (q8_0, q4_0, ...)
+    bool rotated_k;      // keys (values) are rotated in the graph before they are stored (q4_0, ...)
     bool rotated_v;
     bool transposed_v;   // values lie transposed, as without flash attention
 } turbo_kv_identity;

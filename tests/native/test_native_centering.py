@@ -79,7 +79,8 @@ def test_any_centre_and_any_scale_leave_attention_alone(
     plain = difference(logits_of(model, kv, "off"), reference)
     framed = difference(logits_of(model, kv, random_frame(model)), reference)
     # Keys that are stored off centre and out of balance quantise worse, but only by their greater length.
-    assert plain < framed < 3 * plain
+    # What is stored off centre and out of balance quantises worse; without a rotation (q8_0) more so.
+    assert plain < framed < (3 if kv == "q8_0" else 2) * plain
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -12,8 +12,8 @@ SCRIPTS = repr(sys.path[0])
 
 
 def test_two_sequences_equal_two_runs_for_every_type(probe: Probe) -> None:
-    # A compressed cache adds up in another order where cells lie elsewhere: two answers may part where two tokens are
-    # as good as equal, and only there.
+    # A compressed cache adds up in another order where cells lie elsewhere, and a trellis encoder may then take quite
+    # another path: two answers may part where two tokens are as good as equal, and only there.
     assert probe("""
         prompts = ["the quick brown fox", "jumps over the lazy dog and away"]
         greedy = dict(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2)
@@ -37,7 +37,7 @@ def test_two_sequences_equal_two_runs_for_every_type(probe: Probe) -> None:
                     for one, two in zip(alone, together, strict=True):
                         assert len(one) == len(two) == 24, (name, len(one), len(two))
                         parts = [gap for (x, gap), (y, _) in zip(one, two, strict=True) if x != y]
-                        assert not parts or parts[0] < (0 if name == "f16" else 0.05), (name, parts[0])
+                        assert not parts or (name.endswith("_tcq") and parts[0] < 0.05), (name, parts[0])
         print("lives")
     """, weight_type="f32") == "lives"  # fmt: skip
 

@@ -131,10 +131,6 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
     return states * (args.head_dim + 2) * sizeof(float);
 }
 
-static bool is_trellis(int format) {
-    return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
-}
-
 // Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache
 // before the attention needs them.
 static bool takes_newest(const attend_args &args, const attend_plan &plan) {

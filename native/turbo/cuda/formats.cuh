@@ -14,6 +14,10 @@ namespace device_book {
 #undef TURBO_TABLE
 } // namespace device_book
 
+static __host__ __device__ constexpr bool is_trellis(int format) {
+    return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
+}
+
 #define TURBO_CUDA_FORMAT(NAME, name, k, L, V)                                                                   \
     struct format_##name {                                                                                       \
         static constexpr int id = KV_##NAME, bits = k, window = L, mantissa = L ? 5 : 10;                        \

@@ -128,10 +128,6 @@ template <int n> static __device__ __forceinline__ void write_trellis(const writ
     }
 }
 
-static __device__ __forceinline__ bool is_trellis(int format) {
-    return format >= KV_TURBO2_TCQ && format <= KV_TURBO4_TCQ;
-}
-
 // Scalar formats: a warp a block. blockIdx.y = tensor.
 static __global__ void __launch_bounds__(scalar_warps * 32)
     write_scalar_kernel(const __grid_constant__ write_params p) {
@@ -174,16 +170,12 @@ static __global__ void __launch_bounds__(trellis_warps * 32)
     }
 }
 
-static bool is_trellis_write(const write_tensor &w) {
-    return w.format >= KV_TURBO2_TCQ && w.format <= KV_TURBO4_TCQ;
-}
-
 static dim3 write_grid(const write_tensor &first, const write_tensor *second) {
     int blocks = first.n_rows * (first.row_values / first.block);
-    bool trellis = is_trellis_write(first);
+    bool trellis = is_trellis(first.format);
     if (second != nullptr) {
         blocks = std::max(blocks, second->n_rows * (second->row_values / second->block));
-        trellis |= is_trellis_write(*second);
+        trellis |= is_trellis(second->format);
     }
     const unsigned tensors = second != nullptr ? 2 : 1;
     return trellis ? dim3(blocks, tensors) : dim3((blocks + scalar_warps - 1) / scalar_warps, tensors);
@@ -204,7 +196,7 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
     if (grid.x == 0) {
         return cudaSuccess;
     }
-    if (is_trellis_write(first) || (second != nullptr && is_trellis_write(*second))) {
+    if (is_trellis(first.format) || (second != nullptr && is_trellis(second->format))) {
         return launch_overlapped(write_trellis_kernel, grid, trellis_warps * 32, 0, stream, p);
     }
     return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);

@@ -20,8 +20,9 @@ bool turbo_kv_centers::add(kind what, uint32_t il, const float * values, int64_t
     return true;
 }
 
-ggml_tensor * turbo_kv_vector(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
-                              const ggml_tensor * x) {
+// The vector in the shape that broadcasts over the tokens of `x`, or null.
+static ggml_tensor * vector_for(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
+                                const ggml_tensor * x) {
     if (centers == nullptr) {
         return nullptr;
     }
@@ -33,12 +34,16 @@ ggml_tensor * turbo_kv_vector(ggml_context * ctx, const turbo_kv_centers * cente
     return x->ne[0] == v->ne[0] ? v : ggml_reshape_2d(ctx, v, x->ne[0], v->ne[0] / x->ne[0]);
 }
 
+ggml_tensor * turbo_kv_apply(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
+                             ggml_tensor * keys, turbo_kv_operation operation) {
+    ggml_tensor * v = vector_for(ctx, centers, what, il, keys);
+    return v == nullptr ? keys : operation(ctx, keys, v);
+}
+
 ggml_tensor * turbo_kv_center(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys) {
-    ggml_tensor * c = turbo_kv_vector(ctx, centers, turbo_kv_centers::center, il, keys);
-    return c == nullptr ? keys : ggml_sub(ctx, keys, c);
+    return turbo_kv_apply(ctx, centers, turbo_kv_centers::center, il, keys, ggml_sub);
 }
 
 ggml_tensor * turbo_kv_uncenter(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys) {
-    ggml_tensor * c = turbo_kv_vector(ctx, centers, turbo_kv_centers::center, il, keys);
-    return c == nullptr ? keys : ggml_add(ctx, keys, c);
+    return turbo_kv_apply(ctx, centers, turbo_kv_centers::center, il, keys, ggml_add);
 }

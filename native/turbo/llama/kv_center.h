@@ -28,9 +28,13 @@ struct turbo_kv_centers {
     bool add(kind what, uint32_t il, const float * values, int64_t n, ggml_backend_buffer_type_t buft);
 };
 
-// A vector of layer `il` shaped to broadcast over the tokens of `x` ([width, tokens] or [head_dim, heads, tokens]), or null.
-ggml_tensor * turbo_kv_vector(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
-                              const ggml_tensor * x);
+// A binary operation of ggml: ggml_sub and its kind.
+using turbo_kv_operation = ggml_tensor * (*)(ggml_context *, ggml_tensor *, ggml_tensor *);
+
+// operation(keys, a vector of layer `il`), the vector broadcast over the tokens of `keys` ([width, tokens] or
+// [head_dim, heads, tokens]); `keys` unchanged when the layer has no such vector.
+ggml_tensor * turbo_kv_apply(ggml_context * ctx, const turbo_kv_centers * centers, turbo_kv_centers::kind what, uint32_t il,
+                             ggml_tensor * keys, turbo_kv_operation operation);
 
 // keys - c. `keys` is [n_embd_k_gqa, tokens] or [head_dim, heads, tokens]; returned unchanged when there is no centre.
 ggml_tensor * turbo_kv_center(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys);

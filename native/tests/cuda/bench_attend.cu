@@ -60,9 +60,10 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    a.clusters = has_clusters(device);
     attend_plan plan = attend_make_plan(a, heads_per_block, slices);
     if (splits)
-        plan.splits = splits;
+        plan.splits = splits, plan.cluster = 0;
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
     const timing t = time_graph(

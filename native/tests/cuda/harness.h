@@ -46,6 +46,16 @@ template <class T> struct device_buffer {
     void poison() { CHECK(cudaMemset(data, 0xff, count * sizeof(T))); }
 };
 
+// Clusters of thread blocks: the device has them and so has the code compiled for it.
+inline bool has_clusters(const cudaDeviceProp &device) {
+    const int compiled[] = {__CUDA_ARCH_LIST__};
+    bool code = false;
+    for (int arch : compiled) {
+        code |= arch >= 900 && arch / 10 <= device.major * 10 + device.minor;
+    }
+    return code && device.major >= 9;
+}
+
 // Random cache rows: any code is valid, scales are positive and vary.
 inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads,
                         std::vector<uint8_t> &out) {

@@ -84,9 +84,10 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.n_streams = c.n_streams, a.n_kv = c.n_kv;
     a.scale = 1.0f / std::sqrt((float) c.head_dim), a.soft_cap = c.soft_cap;
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    a.clusters = has_clusters(device);
     attend_plan plan = attend_make_plan(a, 0, c.slices);
     if (c.splits) {
-        plan.splits = c.splits;
+        plan.splits = c.splits, plan.cluster = 0;
     }
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4);
     if (scratch.count) {

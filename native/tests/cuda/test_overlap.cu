@@ -113,6 +113,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     a.head_dim = c.head_dim, a.block = 128, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows;
     a.n_streams = 1, a.n_kv = c.n_kv, a.scale = 1.0f / std::sqrt((float) c.head_dim);
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    a.clusters = has_clusters(device);
     const attend_plan plan = attend_make_plan(a);
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;

@@ -53,39 +53,64 @@ static int block_warps(int head_dim, int tiles) {
     return head_dim <= 128 && tiles == 1 ? 16 : 8;
 }
 
+static bool packed_heads(const attend_args &args) {
+    return args.k.stride_head * args.n_head_kv == args.k.stride_token &&
+           args.v.stride_head * args.n_head_kv == args.v.stride_token;
+}
+
 // Whole rows of f16 would all begin in the same bank: they are staged one by one, 16 bytes apart. So are rows of which
-// a thread block takes some heads only.
-static bool stages_rows(const attend_args &args, int heads_per_block) {
-    const int64_t heads = heads_per_block;
-    return args.k.stride_head * heads != args.k.stride_token || args.v.stride_head * heads != args.v.stride_token ||
-           args.k.format == KV_F16 || args.v.format == KV_F16;
+// a thread block takes some heads only; but issuing a copy takes longer than a few heads too many, if the cache is
+// short.
+static bool stages_rows(const attend_args &args, const attend_plan &plan) {
+    const bool whole = plan.heads_per_block == args.n_head_kv || (plan.cluster > 0 && args.n_head_kv <= 8);
+    return !packed_heads(args) || !whole || args.k.format == KV_F16 || args.v.format == KV_F16;
 }
 
 // Staged bytes of one token, padding included.
 static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
     const int block = std::max(block_bytes_of(args.k.format, args.block), block_bytes_of(args.v.format, args.block));
-    const size_t bytes = (size_t) plan.heads_per_block * block * (args.head_dim / args.block);
-    return bytes + (stages_rows(args, plan.heads_per_block) ? 30 : 0);
+    const bool rows = stages_rows(args, plan);
+    const size_t heads = rows ? plan.heads_per_block : args.n_head_kv;
+    return heads * block * (args.head_dim / args.block) + (rows ? 30 : 0);
 }
 
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
     const size_t tables = pair_table_bytes(args.k.format) + pair_table_bytes(args.v.format);
-    const size_t walking = queries + tables + ring_slots * (16 * token_bytes(args, plan) + 64);
-    const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 2) * sizeof(float);
+    const size_t walking = queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
+    const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
     return std::max(walking, parked);
 }
 
+// A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared
+// memory. Nothing else of the plan matters then. False if the cache is too long for that.
+static bool plan_cluster(const attend_args &args, attend_plan &plan, int warps, int column_blocks) {
+    constexpr int most = 8; // what every device with clusters allows
+    plan.cluster = 1, plan.heads_per_block = 1;
+    plan.slices = plan.tiles > 1 && args.head_dim <= 128 ? 2 : 1;
+    const int tiles = (args.n_kv + 16 * plan.slices - 1) / (16 * plan.slices);
+    while (plan.cluster < most && plan.cluster * 4 < tiles) { // a warp a scheduler
+        plan.cluster *= 2;
+    }
+    const size_t group = ring_slots * (16 * plan.slices * token_bytes(args, plan) + 64), one = smallest_block(args, plan);
+    const int groups = one > args.shared_limit ? 0 : std::min<int>(warps, 1 + (args.shared_limit - one) / group);
+    plan.splits = plan.cluster;
+    return tiles <= 2 * plan.cluster * groups &&
+           args.n_head_kv * column_blocks * args.n_streams * plan.cluster <= args.multiprocessors;
+}
+
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices) {
-    attend_plan plan;
+    attend_plan plan = {};
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
     plan.tiles = columns > 8 && args.head_dim <= 256 ? 2 : 1;
     const int warps = block_warps(args.head_dim, plan.tiles),
               column_blocks = (columns + 8 * plan.tiles - 1) / (8 * plan.tiles);
-    const bool packed_heads = args.k.stride_head * args.n_head_kv == args.k.stride_token &&
-                              args.v.stride_head * args.n_head_kv == args.v.stride_token;
-    plan.heads_per_block = packed_heads ? args.n_head_kv : 1;
+    if (args.clusters && heads_per_block == 0 && slices == 0 && plan_cluster(args, plan, warps, column_blocks)) {
+        return plan;
+    }
+    plan.cluster = 0;
+    plan.heads_per_block = packed_heads(args) ? args.n_head_kv : 1;
     while (plan.heads_per_block > 8) {
         plan.heads_per_block = (plan.heads_per_block + 1) / 2;
     }
@@ -124,7 +149,7 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
 }
 
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
-    if (plan.splits == 1) {
+    if (plan.splits == 1 || plan.cluster > 0) {
         return 0;
     }
     const size_t states = (size_t) args.n_streams * args.n_head * args.n_rows * plan.splits;
@@ -147,16 +172,17 @@ static int splits_beside(const attend_args &args, const attend_plan &plan, int b
     const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
                        args.n_streams;
     const int free = args.multiprocessors - (busy <= args.multiprocessors / 10 ? busy : 0);
-    return plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
+    return plan.cluster > 0 || plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
 }
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
     attend_params p = {};
     p.q = args.q, p.q_scale = args.q_scale;
     p.q_stride_row = args.q_stride_row, p.q_stride_head = args.q_stride_head, p.q_stride_stream = args.q_stride_stream;
-    p.k = make_stage(args.k, args, plan.heads_per_block);
-    p.v = make_stage(args.v, args, plan.heads_per_block);
-    p.copy_rows = stages_rows(args, plan.heads_per_block);
+    const int heads = stages_rows(args, plan) ? plan.heads_per_block : args.n_head_kv;
+    p.k = make_stage(args.k, args, heads), p.v = make_stage(args.v, args, heads);
+    p.copy_rows = stages_rows(args, plan);
+    p.cluster = plan.cluster > 1;
     for (stage_params *s : {&p.k, &p.v}) {
         s->contiguous = !p.copy_rows;
         s->pitch = p.copy_rows ? (uint32_t) (s->row_bytes + 30) / 16 * 16 : (uint32_t) s->row_bytes;
@@ -166,11 +192,14 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.sinks = args.sinks;
     p.out = args.out;
     p.n_head_kv = args.n_head_kv, p.gqa = args.n_head / args.n_head_kv;
+    p.by_gqa = divider::by(p.gqa), p.by_heads = divider::by(plan.heads_per_block);
+    p.inputs_ready = args.inputs_ready || args.pending.n_rows > 0;
     p.n_rows = args.n_rows, p.n_columns = args.n_rows * p.gqa, p.n_kv = args.n_kv;
-    if (takes_newest(args, plan)) {
+    if (args.n_streams == 1) {
         p.pending = args.pending;
     }
-    p.heads_per_block = plan.heads_per_block, p.splits = splits_beside(args, plan, p.pending.blocks);
+    p.takes_newest = takes_newest(args, plan);
+    p.heads_per_block = plan.heads_per_block, p.splits = splits_beside(args, plan, p.takes_newest ? p.pending.blocks : 0);
     p.partial = args.scratch;
     p.partial_ml = args.scratch + (size_t) args.n_streams * args.n_head * args.n_rows * p.splits * args.head_dim;
     const float unit = args.scale * score_unit(args.k.format, args.block);

@@ -61,6 +61,8 @@ struct attend_args {
     int multiprocessors;   // of the device
     size_t shared_limit;   // bytes of shared memory a thread block can have there (the opt-in maximum)
     pending_write pending;
+    bool clusters;     // the device and the code for it have clusters of thread blocks (sm_90)
+    bool inputs_ready; // q, q_scale, mask and sinks were complete before the launch just before this one began
 };
 
 // How a call is cut over the chip.
@@ -69,6 +71,7 @@ struct attend_plan {
     int splits;          // blocks along the cache
     int slices;          // 16-token slices a warp takes at a time
     int tiles;           // tiles of eight columns a warp takes at a time
+    int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
 };
 
 // heads_per_block and slices: 0 lets the plan choose.

@@ -101,14 +101,14 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
         return;
     }
     if (mask.row != nullptr) {
-        const int first_row = first_column / p.gqa, rest = p.n_kv - first;
+        const int first_row = p.by_gqa.divide(first_column), rest = p.n_kv - first;
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
                 const __half *at =
-                    reinterpret_cast<const __half *>(mask.row + (column / p.gqa - first_row) * p.mask_stride_row) +
+                    reinterpret_cast<const __half *>(mask.row + (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
                     first;
 #pragma unroll
                 for (int i = 0; i < 2 * shape::slices; i++) {
@@ -254,9 +254,12 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
 
 // Where the parts of a launch's shared memory begin.
 template <class shape> struct shared_layout {
-    static constexpr int header = 16;
     uint8_t *base;
+    // What outlives the walk: pending rows, and the maximum of every column [warp][column].
+    static constexpr int header = 16 + 16 * shape::columns * (int) sizeof(float);
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
+    __device__ float *maxima() const { return reinterpret_cast<float *>(base + 16); }
+    // While walking:
     __device__ uint4 *fragments(int head) const {
         return reinterpret_cast<uint4 *>(base + header) + head * shape::tiles * shape::blocks * shape::fragments;
     }
@@ -281,12 +284,26 @@ template <class shape> struct shared_layout {
         return newest_values(p) + p.heads_per_block * p.pending.n_rows * shape::head_dim;
     }
     static __host__ __device__ int newest_bytes(const attend_params &p) {
-        const int floats = p.heads_per_block * p.pending.n_rows * (shape::head_dim + shape::columns);
-        return floats * (int) sizeof(float);
+        const int rows = p.takes_newest ? p.pending.n_rows : 0;
+        return p.heads_per_block * rows * (shape::head_dim + shape::columns) * (int) sizeof(float);
     }
     __device__ uint8_t *ring(const attend_params &p, int group) const {
         return reinterpret_cast<uint8_t *>(newest_values(p)) + newest_bytes(p) + group * ring_slots * p.slot_bytes;
     }
+    // Afterwards: the groups' outputs [group][head][column][parked_row], their sums [group][head][column], the maxima
+    // of all groups together [head][column], and (maximum, sum) of all, for a cluster.
+    static __host__ __device__ size_t parked_bytes(const attend_params &p, int groups) {
+        const size_t columns = (size_t) p.heads_per_block * shape::columns;
+        return (groups * columns * (shape::parked_row + 1) + 3 * columns) * sizeof(float);
+    }
+    __device__ float *parked() const { return reinterpret_cast<float *>(base + header); }
+    __device__ float *sums(const attend_params &p) const {
+        return parked() + p.groups * p.heads_per_block * shape::columns * shape::parked_row;
+    }
+    __device__ float *tops(const attend_params &p) const {
+        return sums(p) + p.groups * p.heads_per_block * shape::columns;
+    }
+    __device__ float *merged(const attend_params &p) const { return tops(p) + p.heads_per_block * shape::columns; }
 };
 
 // Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The
@@ -310,7 +327,7 @@ template <class shape> struct query_loader {
         const int b = unit / 4 % shape::blocks, tile = unit / (4 * shape::blocks) % shape::tiles;
         const int column = first_column + 8 * tile + column_in_tile();
         const int head_kv = first_head + unit / (4 * shape::blocks * shape::tiles),
-                  row = p.n_rows == 1 ? 0 : column / p.gqa, head = head_kv * p.gqa + column - row * p.gqa;
+                  row = p.by_gqa.divide(column), head = head_kv * p.gqa + column - row * p.gqa;
         const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
         const float4 *at =
             reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
@@ -347,11 +364,12 @@ template <class shape> struct query_loader {
 template <class shape>
 static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
                                             mask_reader &mask, column_state<shape> &state, int tile, int tile_end,
-                                            int head, int first_column, const shared_layout<shape> &layout) {
+                                            int head, int staged_head, int first_column,
+                                            const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     const pending_rows &pending = *layout.pending();
-    tile_rows k_rows = staged_rows(p.k, k, head), v_rows = staged_rows(p.v, v, head);
+    tile_rows k_rows = staged_rows(p.k, k, staged_head), v_rows = staged_rows(p.v, v, staged_head);
     for (; tile < tile_end; tile += p.groups) {
         const int first = tile * shape::keys, next = (tile + p.groups) * shape::keys;
         const int next_count = tile + p.groups < tile_end ? min(shape::keys, p.n_kv - next) : 0;
@@ -365,7 +383,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
         ring.release();
         limit_scores<shape>(s, p, mask, pairs, first, first_column);
-        const bool skips = shape::any_format && pending.concern(first, first + shape::keys);
+        const bool skips = shape::any_format && p.takes_newest && pending.concern(first, first + shape::keys);
         const tile_limits limits = {p.n_kv - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};
         if (!limits.whole<shape>()) {

@@ -9,7 +9,6 @@
 
 namespace turbo_cuda {
 
-static constexpr int combine_warps = 16;
 
 static int slot_bytes(const stage_params &s, int keys) {
     return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
@@ -26,29 +25,35 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
     const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
     const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
-    const size_t fixed = shared_layout<shape>::header + p.heads_per_block * head + tables +
-                         shared_layout<shape>::newest_bytes(p);
+    constexpr size_t header = shared_layout<shape>::header;
+    const size_t fixed = header + p.heads_per_block * head + tables + shared_layout<shape>::newest_bytes(p);
     const size_t shared_limit = args.shared_limit;
-    const size_t parked = p.heads_per_block * shape::columns * (shape::parked_row + 2) * sizeof(float);
-    if (fixed + group > shared_limit || parked > shared_limit) {
+    const size_t parked = shared_layout<shape>::parked_bytes(p, 1);
+    if (fixed + group > shared_limit || header + parked > shared_limit) {
         return cudaErrorInvalidConfiguration;
     }
-    p.groups = (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, shared_limit / parked));
-    const size_t shared = std::max(fixed + p.groups * group, p.groups * parked);
+    p.groups = (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, (shared_limit - header) / parked));
+    const size_t shared = std::max(fixed + p.groups * group, header + shared_layout<shape>::parked_bytes(p, p.groups));
     const auto kernel = attend_kernel<shape, warps>;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
     if (error != cudaSuccess) {
         return error;
     }
     const dim3 grid(p.splits, p.n_head_kv / p.heads_per_block * p.column_blocks, args.n_streams);
-    error = launch_overlapped(kernel, grid, warps * 32, shared, stream, p);
-    if (error != cudaSuccess || p.splits == 1) {
+    error = launch_overlapped(kernel, grid, warps * 32, shared, stream, p, p.cluster ? p.splits : 1);
+    if (error != cudaSuccess || p.splits == 1 || p.cluster) {
         return error;
     }
     using columns_shape =
         attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
-    const dim3 columns(p.n_columns, p.n_head_kv, args.n_streams);
-    return launch_overlapped(combine_kernel<columns_shape, combine_warps>, columns, combine_warps * 32, 0, stream, p);
+    p.combine_parts = args.clusters ? most_in_cluster / 2 : 1;
+    while (p.combine_parts > 1 && p.n_columns * p.n_head_kv * args.n_streams * p.combine_parts > args.multiprocessors) {
+        p.combine_parts /= 2;
+    }
+    const dim3 columns(p.n_columns * p.combine_parts, p.n_head_kv, args.n_streams);
+    return p.combine_parts == 1
+               ? launch_overlapped(combine_kernel<columns_shape, 16>, columns, 16 * 32, 0, stream, p)
+               : launch_overlapped(combine_kernel<columns_shape, 8>, columns, 8 * 32, 0, stream, p, p.combine_parts);
 }
 
 template <bool any, int blocks, int tiles, int few, int many, int values, int warps>

@@ -28,7 +28,7 @@ template <int block_values> static __device__ __forceinline__ float4 unrotate(fl
 template <class shape>
 static __device__ __forceinline__ void store_output(const attend_params &p, int stream, int head_kv, int column,
                                                     int first_value, float4 v, float maximum, float sum) {
-    const int row = column / p.gqa, head = head_kv * p.gqa + column % p.gqa;
+    const int row = p.by_gqa.divide(column), head = head_kv * p.gqa + column - row * p.gqa;
     float factor = 1.0f;
     if (p.sinks) {
         const float sink = p.sinks[head] * log2_e, top = fmaxf(maximum, sink);
@@ -44,44 +44,67 @@ static __device__ __forceinline__ void store_output(const attend_params &p, int 
     *reinterpret_cast<float4 *>(p.out + at) = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
 }
 
-// Leave a warp's state in shared memory: out[column][parked_row] and (maximum, sum) of each column.
+// The maxima of a warp's columns, for the other groups.
+template <class shape> static __device__ __forceinline__ void show_maxima(const column_state<shape> &state, float *to) {
+    const int t = threadIdx.x & 3;
+    if ((threadIdx.x & 31) < 4) {
+#pragma unroll
+        for (int n = 0; n < shape::tiles; n++) {
+            *reinterpret_cast<float2 *>(to + 8 * n + 2 * t) = make_float2(state.maximum[n][0], state.maximum[n][1]);
+        }
+    }
+}
+
+// Leave a warp's results in shared memory, relative to the maximum of all groups, so that they only have to be added.
 template <class shape>
-static __device__ __forceinline__ void park(const column_state<shape> &state, float *out, float *ml) {
+static __device__ __forceinline__ void park(const attend_params &p, const shared_layout<shape> &layout, int group,
+                                            int head, const column_state<shape> &state) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int heads = p.heads_per_block, place = (group * heads + head) * shape::columns;
+    float *out = layout.parked() + place * shape::parked_row;
 #pragma unroll
     for (int n = 0; n < shape::tiles; n++) {
+        const int column = 8 * n + 2 * t;
+        const float *maxima = layout.maxima() + head * shape::columns + column;
+        float top[2] = {lowest_score, lowest_score};
+#pragma unroll 4
+        for (int i = 0; i < p.groups; i++) {
+            const float2 x = *reinterpret_cast<const float2 *>(maxima + i * heads * shape::columns);
+            top[0] = fmaxf(top[0], x.x), top[1] = fmaxf(top[1], x.y);
+        }
 #pragma unroll
         for (int c = 0; c < 2; c++) {
+            const float factor = exp2_fast(state.maximum[n][c] - top[c]);
             float sum = state.sum[n][c];
 #pragma unroll
             for (int step = 4; step <= 16; step *= 2) {
                 sum += __shfl_xor_sync(0xffffffffu, sum, step);
             }
-            const int column = 8 * n + 2 * t + c;
             if (g == 0) {
-                ml[2 * column] = state.maximum[n][c];
-                ml[2 * column + 1] = sum;
+                layout.sums(p)[place + column + c] = sum * factor;
+                if (group == 0) {
+                    layout.tops(p)[head * shape::columns + column + c] = top[c];
+                }
             }
 #pragma unroll
             for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
                 for (int r = 0; r < shape::values_per_lane / 4; r++) {
                     const int value = b * shape::block_values + shape::position(g >> 1, r, 2 * (g & 1));
-                    *reinterpret_cast<float2 *>(out + column * shape::parked_row + shape::parked_at(value)) =
-                        make_float2(state.out[b][r][n][c], state.out[b][r][n][c + 2]);
+                    *reinterpret_cast<float2 *>(out + (column + c) * shape::parked_row + shape::parked_at(value)) =
+                        make_float2(state.out[b][r][n][c] * factor, state.out[b][r][n][c + 2] * factor);
                 }
             }
         }
     }
 }
 
-// Merge the groups of the block; write the output itself if the cache is not split, else a partial result.
-// parked: [group][head][column][parked_row], ml: [group][head][column][2]. One warp takes 32*4 values at a time.
+// Add up the groups of the block; write the output itself if the cache is not split, else a partial result. One warp
+// takes 32*4 values at a time.
 template <class shape>
-static __device__ __forceinline__ void merge_groups(const attend_params &p, const float *parked, const float *ml,
+static __device__ __forceinline__ void merge_groups(const attend_params &p, const shared_layout<shape> &layout,
                                                     int first_head, int first_column, int warps) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes);
-    constexpr int depth = 4;
     const int lane = threadIdx.x & 31, columns = p.heads_per_block * shape::columns;
     for (int unit = threadIdx.x / 32; unit < columns * passes; unit += warps) {
         const int head_column = unit / passes, first_value = (unit % passes * lanes + lane % lanes) * 4;
@@ -89,40 +112,25 @@ static __device__ __forceinline__ void merge_groups(const attend_params &p, cons
         if (column >= p.n_columns) {
             continue;
         }
-        const float *state = ml + 2 * head_column,
-                    *values = parked + head_column * shape::parked_row + shape::parked_at(first_value);
-        float maximum = lowest_score, sum = 0.0f;
-        for (int i = lane; i < p.groups; i += 32) { // at most 16 groups: a lane each
-            maximum = state[2 * i * columns];
-        }
-        const float mine = maximum;
-#pragma unroll
-        for (int step = 1; step < 16; step *= 2) {
-            maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
-        }
-        const float weight = exp2_fast(mine - maximum);
-        sum = lane < p.groups ? state[2 * lane * columns + 1] * weight : 0.0f;
-#pragma unroll
-        for (int step = 1; step < 16; step *= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        }
-        maximum = __shfl_sync(0xffffffffu, maximum, 0);
-        sum = __shfl_sync(0xffffffffu, sum, 0);
+        const float *values = layout.parked() + head_column * shape::parked_row + shape::parked_at(first_value),
+                    *sums = layout.sums(p) + head_column;
+        const float maximum = layout.tops(p)[head_column];
+        float sum = 0.0f;
         float4 v = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-        for (int first = 0; first < p.groups; first += depth) {
-#pragma unroll
-            for (int i = 0; i < depth; i++) {
-                const float w = __shfl_sync(0xffffffffu, weight, first + i);
-                if (first + i < p.groups) {
-                    const float4 x =
-                        *reinterpret_cast<const float4 *>(values + (first + i) * columns * shape::parked_row);
-                    v.x = fmaf(x.x, w, v.x), v.y = fmaf(x.y, w, v.y), v.z = fmaf(x.z, w, v.z), v.w = fmaf(x.w, w, v.w);
-                }
-            }
+#pragma unroll 4
+        for (int i = 0; i < p.groups; i++) {
+            const float4 x = *reinterpret_cast<const float4 *>(values + i * columns * shape::parked_row);
+            sum += sums[i * columns];
+            v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
         }
         if (p.splits == 1) {
             store_output<shape>(p, blockIdx.z, first_head + head, column, first_value, v, maximum, sum);
+        } else if (p.cluster) { // where the first group's results were
+            *reinterpret_cast<float4 *>(layout.parked() + head_column * shape::parked_row +
+                                        shape::parked_at(first_value)) = v;
+            if (first_value == 0) {
+                *reinterpret_cast<float2 *>(layout.merged(p) + 2 * head_column) = make_float2(maximum, sum);
+            }
         } else {
             const int64_t at =
                 ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits +
@@ -135,11 +143,69 @@ static __device__ __forceinline__ void merge_groups(const attend_params &p, cons
     }
 }
 
+// A result that is not normalised: four values of a lane, and the column's maximum and sum.
+struct partial_result {
+    float4 v;
+    float maximum, sum;
+};
+
+// Four values of a column from all `count` thread blocks of a cluster; both places are the same in each of them.
+static constexpr int most_in_cluster = 8; // what every device with clusters allows
+static __device__ __forceinline__ partial_result gather_cluster(const float *values, const float *state, int count) {
+    partial_result r = {make_float4(0, 0, 0, 0), lowest_score, 0.0f};
+#ifdef TURBO_CLUSTERS
+    float2 states[most_in_cluster];
+    float4 x[most_in_cluster];
+#pragma unroll
+    for (int i = 0; i < most_in_cluster; i++) {
+        states[i] = make_float2(lowest_score, 0.0f), x[i] = make_float4(0, 0, 0, 0);
+        if (i < count) {
+            states[i] = cluster_load_2(cluster_address(state, i));
+            x[i] = cluster_load_4(cluster_address(values, i));
+        }
+        r.maximum = fmaxf(r.maximum, states[i].x);
+    }
+#pragma unroll
+    for (int i = 0; i < most_in_cluster; i++) {
+        const float weight = exp2_fast(states[i].x - r.maximum);
+        r.sum = fmaf(states[i].y, weight, r.sum);
+        r.v.x = fmaf(x[i].x, weight, r.v.x), r.v.y = fmaf(x[i].y, weight, r.v.y);
+        r.v.z = fmaf(x[i].z, weight, r.v.z), r.v.w = fmaf(x[i].w, weight, r.v.w);
+    }
+#endif
+    return r;
+}
+
+// Merge the thread blocks of a cluster, which have one head: each takes some columns of all.
+template <class shape>
+static __device__ __forceinline__ void merge_cluster(const attend_params &p, const shared_layout<shape> &layout,
+                                                     int head_kv, int first_column, int warps) {
+    constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes);
+    cluster_barrier();
+    const int lane = threadIdx.x & 31, columns = min(shape::columns, p.n_columns - first_column);
+    for (int unit = blockIdx.x + p.splits * (threadIdx.x / 32); unit < columns * passes; unit += p.splits * warps) {
+        const int column = unit / passes, first_value = (unit % passes * lanes + lane % lanes) * 4;
+        const partial_result r =
+            gather_cluster(layout.parked() + column * shape::parked_row + shape::parked_at(first_value),
+                           layout.merged(p) + 2 * column, p.splits);
+        store_output<shape>(p, blockIdx.z, head_kv, first_column + column, first_value, r.v, r.maximum, r.sum);
+    }
+    cluster_barrier(); // nobody ends while another one still reads here
+}
+
 template <class shape, int warps>
 static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
+#ifdef V_PREFETCH
+    uint32_t touched = 0;
+#pragma unroll
+    for (int i = 0; i < (int) sizeof(p); i += 64) {
+        touched += *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(&p) + i);
+    }
+    asm volatile("" ::"r"(touched));
+#endif
     const shared_layout<shape> layout = {shared};
-    const int warp = threadIdx.x / 32, group = warp / p.heads_per_block, head = warp - group * p.heads_per_block;
+    const int warp = threadIdx.x / 32, group = p.by_heads.divide(warp), head = warp - group * p.heads_per_block;
     const bool active = group < p.groups;
     const int head_chunk = p.column_blocks == 1 ? blockIdx.y : blockIdx.y / p.column_blocks;
     const int first_head = head_chunk * p.heads_per_block;
@@ -147,6 +213,21 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int tile_begin = blockIdx.x * p.split_tiles + min((int) blockIdx.x, p.split_rest);
     const int tile_end = tile_begin + p.split_tiles + ((int) blockIdx.x < p.split_rest ? 1 : 0),
               tile = tile_begin + group;
+    const int count = active && tile < tile_end ? min(shape::keys, p.n_kv - tile * shape::keys) : 0;
+
+    // Queries and mask go first: they are on the critical path, and often nothing has to be waited for.
+    if (!p.inputs_ready) {
+        wait_for_previous_kernel();
+    }
+    query_loader<shape> queries(p, first_head, first_column, warp);
+    mask_reader mask = {};
+    if (p.mask != nullptr) {
+        mask.row = p.mask + blockIdx.z * p.mask_stride_stream + p.by_gqa.divide(first_column) * p.mask_stride_row;
+        mask.ahead = p.n_rows == 1 && (reinterpret_cast<uintptr_t>(mask.row) & 3) == 0;
+        if (mask.ahead && count > 0) {
+            mask.next = mask.load_pair<shape>(tile * shape::keys, p.n_kv);
+        }
+    }
 
     item_ring ring = {};
     ring.slots = layout.ring(p, group);
@@ -158,39 +239,44 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     if (active && ring.thread == 0) {
         ring.init_barriers();
     }
-    const char *k = p.k.data + blockIdx.z * p.k.stride_stream + first_head * p.k.stride_head;
-    const char *v = p.v.data + blockIdx.z * p.v.stride_stream + first_head * p.v.stride_head;
-    mask_reader mask = {};
-    if (p.mask != nullptr) {
-        mask.row = p.mask + blockIdx.z * p.mask_stride_stream + first_column / p.gqa * p.mask_stride_row;
-        mask.ahead = p.n_rows == 1 && (reinterpret_cast<uintptr_t>(mask.row) & 3) == 0;
-    }
+    const int skipped = p.copy_rows ? first_head : 0, staged_head = p.copy_rows ? head : first_head + head;
+    const char *k = p.k.data + blockIdx.z * p.k.stride_stream + skipped * p.k.stride_head;
+    const char *v = p.v.data + blockIdx.z * p.v.stride_stream + skipped * p.v.stride_head;
     if constexpr (shape::any_format) {
         fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
         if (p.v.format != p.k.format) {
             fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
         }
     }
-    __syncthreads(); // the barriers are ready
-
     const pending_rows pending(p.pending);
     if (threadIdx.x == 0) {
         *layout.pending() = pending;
     }
-    // The first query values and the first mask go ahead of the bulk of the cache: they are on the critical path.
-    query_loader<shape> queries(p, first_head, first_column, threadIdx.x / 32);
-    if (active) {
-        const int count = tile < tile_end ? min(shape::keys, p.n_kv - tile * shape::keys) : 0;
-        if (mask.ahead && count > 0) {
-            mask.next = mask.load_pair<shape>(tile * shape::keys, p.n_kv);
-        }
-        ring.fetch(p.k, k, tile * shape::keys, count);
-        ring.fetch(p.v, v, tile * shape::keys, count);
+    __syncthreads(); // the barriers are ready
+    // Rows that are still being written are waited for, but only where they are read; newest tokens taken from their
+    // source are not read at all.
+    const bool takes = shape::any_format && p.takes_newest && pending.known();
+    if (!pending.known()) {
+        wait_for_previous_kernel();
     }
-    queries.prepare_all(p, layout, warps);
-    const bool newest = shape::any_format && pending.any() && blockIdx.x == 0;
-    if (newest) {
-        prepare_newest<shape>(p, layout, pending.low, first_head, first_column, warps);
+    const bool early = takes || !pending.concern(tile * shape::keys, (tile + 1) * shape::keys);
+    const bool newest = takes && blockIdx.x == 0;
+#pragma unroll 1
+    for (int late = 0; late < 2; late++) { // one place to fetch from: code that runs once is bound by its own loading
+        if (active && early != (late != 0)) {
+            ring.fetch(p.k, k, tile * shape::keys, count);
+            ring.fetch(p.v, v, tile * shape::keys, count);
+        }
+        if (late) {
+            break;
+        }
+        queries.prepare_all(p, layout, warps);
+        if (newest) {
+            prepare_newest<shape>(p, layout, pending.low, first_head, first_column, warps);
+        }
+        if (!takes) {
+            wait_for_previous_kernel();
+        }
     }
     __syncthreads();
     let_next_kernel_start();
@@ -204,40 +290,45 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         take_newest<shape>(p, layout, head, state);
     }
     if (active) {
-        walk<shape>(p, ring, k, v, mask, state, tile, tile_end, head, first_column, layout);
+        walk<shape>(p, ring, k, v, mask, state, tile, tile_end, head, staged_head, first_column, layout);
+        show_maxima<shape>(state, layout.maxima() + warp * shape::columns);
     }
-    __syncthreads(); // everything staged has been used: the memory now holds the groups' results
-    const int columns = p.heads_per_block * shape::columns;
-    float *parked = reinterpret_cast<float *>(shared), *ml = parked + p.groups * columns * shape::parked_row;
+    __syncthreads(); // everything staged has been used: the memory now takes the groups' results
     if (active) {
-        const int at = warp * shape::columns;
-        park<shape>(state, parked + at * shape::parked_row, ml + 2 * at);
+        park<shape>(p, layout, group, head, state);
     }
     __syncthreads();
-    merge_groups<shape>(p, parked, ml, first_head, first_column, warps);
+    merge_groups<shape>(p, layout, first_head, first_column, warps);
+    if (p.cluster) {
+        merge_cluster<shape>(p, layout, first_head, first_column, warps);
+    }
 }
 
-// One thread block a column: merge the splits, warp by warp, then un-rotate and store.
+// A column: merge the splits, warp by warp, then un-rotate and store. combine_parts thread blocks share the splits of a
+// column; if there are several, they are a cluster.
 template <class shape, int warps>
 static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid_constant__ attend_params p) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes),
                   rows = 32 / lanes;
     __shared__ float4 gathered[warps][passes][32];
-    __shared__ float2 states[warps][rows]; // (maximum, sum)
+    __shared__ float maxima[warps * rows], sums[warps * rows];
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const int64_t first = ((int64_t) (blockIdx.z * p.n_head_kv + blockIdx.y) * p.n_columns + blockIdx.x) * p.splits;
+    __shared__ float4 part_values[passes][32];
+    __shared__ float2 part_state;
+    const int column = p.combine_parts == 1 ? blockIdx.x : blockIdx.x / p.combine_parts,
+              part = blockIdx.x - column * p.combine_parts, stride = p.combine_parts * warps * rows;
+    const int64_t first = ((int64_t) (blockIdx.z * p.n_head_kv + blockIdx.y) * p.n_columns + column) * p.splits;
     wait_for_previous_kernel();
     let_next_kernel_start();
-
     float4 v[passes] = {};
     float maximum = lowest_score, sum = 0.0f;
-    constexpr int depth = passes > 1 ? 4 : 9; // partial results a warp has on their way at a time
-    for (int start = warp * rows + lane / lanes; start < p.splits; start += depth * warps * rows) {
+    constexpr int depth = passes > 1 ? 4 : warps == 16 ? 9 : 5; // partial results a warp has on their way at a time
+    for (int start = (part * warps + warp) * rows + lane / lanes; start < p.splits; start += depth * stride) {
         float2 state[depth];
         float4 x[depth][passes];
 #pragma unroll
         for (int i = 0; i < depth; i++) {
-            const int split = start + i * warps * rows;
+            const int split = start + i * stride;
             const int64_t at = first + min(split, p.splits - 1);
             state[i] = *reinterpret_cast<const float2 *>(p.partial_ml + 2 * at);
 #pragma unroll
@@ -270,32 +361,50 @@ static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid
             }
         }
     }
-#pragma unroll
-    for (int pass = 0; pass < passes; pass++) {
-        gathered[warp][pass][lane] = v[pass];
-    }
     if (lane % lanes == 0) {
-        states[warp][lane / lanes] = make_float2(maximum, sum);
+        maxima[warp * rows + lane / lanes] = maximum;
     }
     __syncthreads();
-    if (warp >= passes) {
-        return;
-    }
-    maximum = lowest_score, sum = 0.0f;
+    float top = lowest_score;
 #pragma unroll
     for (int i = 0; i < warps * rows; i++) {
-        maximum = fmaxf(maximum, states[i / rows][i % rows].x);
+        top = fmaxf(top, maxima[i]);
     }
-    float4 total = make_float4(0, 0, 0, 0);
+    const float factor = exp2_fast(maximum - top);
 #pragma unroll
-    for (int i = 0; i < warps * rows; i++) {
-        const float weight = exp2_fast(states[i / rows][i % rows].x - maximum);
-        const float4 x = gathered[i / rows][warp][lane % lanes + i % rows * lanes];
-        sum = fmaf(states[i / rows][i % rows].y, weight, sum);
-        total.x = fmaf(x.x, weight, total.x), total.y = fmaf(x.y, weight, total.y);
-        total.z = fmaf(x.z, weight, total.z), total.w = fmaf(x.w, weight, total.w);
+    for (int pass = 0; pass < passes; pass++) {
+        gathered[warp][pass][lane] =
+            make_float4(v[pass].x * factor, v[pass].y * factor, v[pass].z * factor, v[pass].w * factor);
     }
-    store_output<shape>(p, blockIdx.z, blockIdx.y, blockIdx.x, (warp * lanes + lane % lanes) * 4, total, maximum, sum);
+    if (lane % lanes == 0) {
+        sums[warp * rows + lane / lanes] = sum * factor;
+    }
+    __syncthreads();
+    partial_result r = {make_float4(0, 0, 0, 0), top, 0.0f};
+    if (warp < passes) {
+#pragma unroll
+        for (int i = 0; i < warps * rows; i++) {
+            const float4 x = gathered[i / rows][warp][lane % lanes + i % rows * lanes];
+            r.sum += sums[i];
+            r.v.x += x.x, r.v.y += x.y, r.v.z += x.z, r.v.w += x.w;
+        }
+    }
+    if (p.combine_parts > 1) {
+        if (warp < passes) {
+            part_values[warp][lane] = r.v;
+        }
+        if (threadIdx.x == 0) {
+            part_state = make_float2(top, r.sum);
+        }
+        cluster_barrier();
+        if (part == 0 && warp < passes) {
+            r = gather_cluster(&part_values[warp][lane].x, &part_state.x, p.combine_parts);
+        }
+        cluster_barrier();
+    }
+    if (part == 0 && warp < passes) {
+        store_output<shape>(p, blockIdx.z, blockIdx.y, column, (warp * lanes + lane % lanes) * 4, r.v, r.maximum, r.sum);
+    }
 }
 
 } // namespace turbo_cuda

@@ -53,7 +53,7 @@ static __device__ __forceinline__ void score_newest(const attend_params &p, cons
     float score[shape::columns];
 #pragma unroll
     for (int c = 0; c < shape::columns; c++) {
-        const int column = min(first_column + c, p.n_columns - 1), query_row = p.n_rows == 1 ? 0 : column / p.gqa,
+        const int column = min(first_column + c, p.n_columns - 1), query_row = p.by_gqa.divide(column),
                   head = head_kv * p.gqa + column - query_row * p.gqa;
         const char *query = p.q + query_row * p.q_stride_row + head * p.q_stride_head;
         score[c] = 0.0f;
@@ -81,7 +81,7 @@ static __device__ __forceinline__ void score_newest(const attend_params &p, cons
         mine = lane == c ? score[c] : mine;
     }
     if (lane < shape::columns) {
-        const int query_row = min(first_column + lane, p.n_columns - 1) / p.gqa;
+        const int query_row = p.by_gqa.divide(min(first_column + lane, p.n_columns - 1));
         mine *= p.source_scale;
         if (p.soft_cap != 0.0f) {
             mine = p.soft_cap * tanhf(mine);

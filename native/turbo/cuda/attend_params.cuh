@@ -16,6 +16,14 @@ static __host__ __device__ constexpr bool is_plain(int format) {
 static constexpr float log2_e = 1.4426950408889634f;
 static constexpr float lowest_score = -1e30f;
 
+// Division of small numbers: exact while dividend times divisor is below 2^20.
+struct divider {
+    uint32_t factor;
+
+    static divider by(int divisor) { return {(1u << 20) / (uint32_t) divisor + 1}; }
+    __device__ __forceinline__ int divide(int x) const { return (int) ((uint32_t) x * factor >> 20); }
+};
+
 // One of K and V as the kernel sees it.
 struct stage_params {
     const char *data;
@@ -43,10 +51,15 @@ struct attend_params {
     int heads_per_block, groups, splits, column_blocks;
     int split_tiles, split_rest; // tiles a split takes; the first split_rest of them take one more
     int slot_bytes;
-    int copy_rows;     // K and V are staged row by row
+    divider by_gqa, by_heads; // heads: those of a thread block
+    int copy_rows;     // K and V are staged row by row; otherwise tokens whole, with all their heads
+    int combine_parts; // thread blocks that merge the splits of a column
+    int cluster;       // the splits are a cluster of thread blocks, which merges its results itself
+    int inputs_ready; // queries, mask and scales were complete before the previous kernel began
     float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
     float soft_cap;    // soft cap in base-2 exponents, 0 = none
     pending_write pending;
+    int takes_newest;   // tokens being written are taken from their source
     float source_scale; // as score_scale, for keys that are not encoded
 };
 

@@ -105,19 +105,21 @@ static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_val
         return;
     }
     const float to_int = top > 0.0f ? __fdividef(32639.0f, top) : 0.0f; // 32639 = 127 * 256 + 127
-    uint32_t high[n / 4] = {}, low[n / 4] = {};
-#pragma unroll
-    for (int i = 0; i < n; i++) {
-        const int value = __float2int_rn(x[i] * to_int), upper = (value + 128) >> 8;
-        high[i / 4] |= (uint32_t) (upper & 255) << (8 * (i & 3));
-        low[i / 4] |= (uint32_t) (value & 255) << (8 * (i & 3));
-    }
 #pragma unroll
     for (int i = 0; i < n / 4; i++) {
+        uint32_t rounded[4], upper[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            // Adding 1.5 * 2^23 leaves the rounded integer in the low mantissa bits.
+            rounded[j] = __float_as_uint(fmaf(x[4 * i + j], to_int, 12582912.0f));
+            upper[j] = rounded[j] + 128;
+        }
         const int value = first + 4 * i, t = shape::quarter_of(value), r = shape::register_of(value);
         uint32_t *fragment = reinterpret_cast<uint32_t *>(fragments + r / 2 * 32 + 4 * column + t);
-        fragment[r & 1] = high[i];
-        fragment[2 + (r & 1)] = low[i];
+        fragment[r & 1] = byte_permute(byte_permute(upper[0], upper[1], 0x0051),
+                                       byte_permute(upper[2], upper[3], 0x0051), 0x5410);
+        fragment[2 + (r & 1)] = byte_permute(byte_permute(rounded[0], rounded[1], 0x0040),
+                                             byte_permute(rounded[2], rounded[3], 0x0040), 0x5410);
     }
 }
 

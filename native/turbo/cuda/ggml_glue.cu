@@ -86,6 +86,7 @@ static attend_args make_attend(int device, const ggml_tensor *dst) {
     a.scale = params.scale, a.soft_cap = params.soft_cap;
     a.multiprocessors = ggml_cuda_info().devices[device].nsm;
     a.shared_limit = ggml_cuda_info().devices[device].smpbo;
+    a.clusters = ggml_cuda_highest_compiled_arch(ggml_cuda_info().devices[device].cc) >= GGML_CUDA_CC_HOPPER;
     return a;
 }
 
@@ -101,6 +102,7 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     attend_args args = make_attend(ctx.device, dst);
     if (last_write().attention == dst && ctx.curr_stream_no == 0) {
         args.pending = last_write().write;
+        args.inputs_ready = true; // the write came after them
     }
     if (last_scale().attention == dst) {
         args.q_scale = last_scale().scale;

@@ -106,6 +106,34 @@ static __device__ __forceinline__ void bulk_copy(void *shared, const void *globa
 }
 #endif
 
+// Clusters of thread blocks (sm_90): a barrier of all, and reading the shared memory of another one.
+#ifdef TURBO_BULK_COPY
+#define TURBO_CLUSTERS 1
+static __device__ __forceinline__ uint32_t cluster_address(const void *shared, int rank) {
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(shared)), "r"(rank));
+    return address;
+}
+static __device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+static __device__ __forceinline__ float2 cluster_load_2(uint32_t address) {
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+    return v;
+}
+#endif
+static __device__ __forceinline__ void cluster_barrier() {
+#ifdef TURBO_CLUSTERS
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 // Programmatic dependent launch: wait for the kernels before this one; let the next one start.
 // No-ops before sm_90 and in launches without the attribute.
 static __device__ __forceinline__ void wait_for_previous_kernel() {

@@ -16,29 +16,26 @@ static __device__ __forceinline__ uint32_t address_skew(const char *p) {
     return (uint32_t) (reinterpret_cast<uintptr_t>(p) & 15u);
 }
 
-// Which tokens are not read from the cache, because they are still being encoded. Kept in shared memory: registers are
-// short.
+// Which tokens the launch before is still writing. Kept in shared memory: registers are short.
 struct pending_rows {
-    int low, high; // tokens low..high; low > high: none
+    int low, high; // tokens low..high; low > high: not known, it may be any
 
-    // All lanes of a warp. Without such tokens this is where the kernel waits for everything before it.
+    // All lanes of a warp.
     __device__ __forceinline__ explicit pending_rows(const pending_write &w) : low(0), high(-1) {
-        bool skip = false;
         if (w.n_rows > 0) {
             const int lane = threadIdx.x & 31, row = min(lane % 16, w.n_rows - 1), tensor = lane / 16;
             const char *at = w.ids[tensor] + row * w.ids_stride[tensor];
             const int64_t id =
                 w.ids_64[tensor] ? *reinterpret_cast<const int64_t *>(at) : *reinterpret_cast<const int32_t *>(at);
             const int token = (int) (id - w.first_token), first = __shfl_sync(0xffffffffu, token, 0);
-            skip = __all_sync(0xffffffffu, token == first + row); // neighbours in order, the same ones in K and V
-            low = skip ? first : 0, high = skip ? first + w.n_rows - 1 : -1;
-        }
-        if (!skip) {
-            wait_for_previous_kernel();
+            // neighbours in order, the same ones in K and V
+            if (__all_sync(0xffffffffu, token == first + row)) {
+                low = first, high = first + w.n_rows - 1;
+            }
         }
     }
 
-    __device__ __forceinline__ bool any() const { return low <= high; }
+    __device__ __forceinline__ bool known() const { return low <= high; }
     __device__ __forceinline__ bool concern(int first, int end) const { return first <= high && end > low; }
 };
 

@@ -65,6 +65,7 @@ else()
 endif()
 
 if (TURBO_USE_CUDA)
+    target_compile_definitions(llama_turbo PRIVATE TURBO_WITH_CUDA)
     if (TURBO_CUDA_GRAPHS)
         target_compile_definitions(llama_turbo PRIVATE GGML_CUDA_USE_GRAPHS)
     endif()

@@ -1,5 +1,6 @@
 #include "turbo/cuda/device_state.h"
 
+#include "ggml-backend-impl.h"
 #include "ggml-cuda.h"
 #include "turbo/cuda/ggml_glue.cuh"
 

@@ -1,11 +1,11 @@
-// A preloaded library that makes one allocation of the native library fail: the n-th on a thread after fail_alloc_arm(n).
+// A preloaded library that makes allocations of the native library fail: on a thread, the n-th after fail_alloc_arm.
 //
 //   malloc, calloc of arrays, posix_memalign of buffers: null, ENOMEM. Only calls from the library itself count, so that
 //                       Python and the C library go on as ever. operator new comes here too. What is left out, ggml
 //                       uses without looking: realloc (lists of buffers), single structs from calloc, small aligned
 //                       allocations (two for each run of a CPU graph).
 //   cudaMalloc:         asks CUDA for more than there can be, so that CUDA itself reports out of memory, its last error
-//                       included.
+//                       included. From the n-th on every one: the backend's pool gives back what it can and tries again.
 //
 // Built by the tests: cc -shared -fPIC -o fail_alloc.so fail_alloc.c -ldl
 
@@ -25,7 +25,7 @@ extern void * __libc_calloc(size_t, size_t);
 extern void * __libc_memalign(size_t, size_t);
 
 static uintptr_t code_begin, code_end;         // the library's text
-static __thread long host_left, device_left;   // allocations until the one that fails; 0: none
+static __thread long host_at, device_from;     // which one fails, which is the first that does; 0: none
 static __thread long host_seen, device_seen;   // since the last arming
 
 static int find_code(struct dl_phdr_info * info, size_t size, void * data) {
@@ -42,10 +42,10 @@ static int find_code(struct dl_phdr_info * info, size_t size, void * data) {
     return 0;
 }
 
-// Lets the n-th allocation from now on fail on this thread; 0 lets none fail.
+// Lets the host's n-th allocation from now on fail on this thread, and the device's from the n-th on; 0 lets none fail.
 void fail_alloc_arm(long host, long device) {
     dl_iterate_phdr(find_code, NULL);
-    host_left = host, device_left = device;
+    host_at = host, device_from = device;
     host_seen = device_seen = 0;
 }
 
@@ -62,8 +62,7 @@ static int fails(const void * caller) {
     if ((uintptr_t) caller < code_begin || (uintptr_t) caller >= code_end) {
         return 0;
     }
-    host_seen++;
-    return host_left > 0 && --host_left == 0;
+    return ++host_seen == host_at;
 }
 
 #define FAIL_HERE(result)                        \
@@ -105,7 +104,5 @@ int cudaMalloc(void ** out, size_t n) {
     if (!real) {
         return 2;  // cudaErrorMemoryAllocation
     }
-    device_seen++;
-    const int fails_now = device_left > 0 && --device_left == 0;
-    return real(out, fails_now ? (size_t) 1 << 50 : n);
+    return real(out, ++device_seen >= device_from && device_from > 0 ? (size_t) 1 << 50 : n);
 }

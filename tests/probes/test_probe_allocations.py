@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 Probe = Callable[..., str]
-SOURCE = Path(__file__).resolve().parents[2] / "native" / "tests" / "fail_alloc.c"
 
 # What is done before with all memory there, and what is done with an allocation that fails.
 CALLS = {
@@ -56,17 +53,6 @@ with Model.open(path) as model:
     assert once(0)[1] is None
 print("lives")
 """
-
-
-@pytest.fixture(scope="session")
-def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The preloaded library of fail_alloc.c."""
-    if "TURBO_TEST_LIBRARY" in os.environ:
-        pytest.skip("the sanitizers have a malloc of their own")
-    library = tmp_path_factory.mktemp("fail") / "fail_alloc.so"
-    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
-    subprocess.run(command, check=True)
-    return library
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -146,12 +146,15 @@ print(sum(counts.values()), "survived")
 
 def test_a_device_that_another_process_filled(probe: Probe) -> None:
     # Here CUDA cannot even begin in this process.
-    filler = FILL + """
+    filler = (
+        FILL
+        + """
 import sys
 with Filled():
     print("full", flush=True)
     sys.stdin.read()
 """
+    )
     process = subprocess.Popen([sys.executable, "-c", filler], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "full\n"

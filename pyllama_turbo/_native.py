@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _callbacks, errors, logs
+from ._cuda_device import compute_capabilities, why_not
 
 __all__ = [
     "Binding",
@@ -122,7 +123,7 @@ def _open_candidate(backend: str, folder: Path) -> Path:
         raise errors.NativeLibraryError(f"no {backend} library is installed ({path})")
     if backend == "cuda":
         try:
-            ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError:
             raise errors.NativeLibraryError("no NVIDIA driver was found (libcuda.so.1)") from None
     try:
@@ -135,6 +136,13 @@ def _open_candidate(backend: str, folder: Path) -> Path:
             f"the {backend} library needs CPU features that this machine lacks: {buffer.value.decode()}",
             hint="build it on this machine, or with TURBO_CPU=avx2 or TURBO_CPU=baseline",
         )
+    if backend == "cuda":
+        library.turbo_build_info.restype = ctypes.c_char_p
+        built = json.loads(library.turbo_build_info())["cuda_architectures"]
+        if reason := why_not(built, compute_capabilities(driver)):
+            raise errors.NativeLibraryError(
+                reason, hint="build it on this machine; sm_80 is the oldest it can be built for"
+            )
     return path
 
 

@@ -155,6 +155,8 @@ class Sequences:
     def _call(self, name: str, *arguments: int) -> None:
         b = self._ctx._binding
         status = getattr(b.lib, name)(self._ctx.pointer(), *arguments)
+        if status in (b.lib.TURBO_E_MEMORY, b.lib.TURBO_E_DECODE):
+            self.forget_all()  # cells may have moved before it failed
         _native.check(b, status, asked=arguments)
 
     # -- book-keeping, called by Context with its lock held --------------------------------------------------------

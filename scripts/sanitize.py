@@ -9,18 +9,21 @@ native/build/sanitize, upstream's files without. Then run, each ending the scrip
   2. test_fattn: CPU attention against float64, all pairs of types, on every path this CPU has;
   3. tests/kv with the codecs compiled for them under the sanitizers too;
   4. tests/native and tests/probes on the sanitized library, with tiny models.
-Python itself keeps memory until it ends, so leaks are not reported.
+Python itself keeps memory until it ends, so leaks are not reported. Reports go to files, since pytest holds a test's
+output back and a process that ends in one loses it; they are printed at the end.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "native" / "build" / "sanitize"
+REPORTS = BUILD / "reports"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -Wno-error"
 FATTN_CASES = "60"  # random shapes a path
 OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:quarantine_size_mb=32"
@@ -47,8 +50,8 @@ def environment() -> dict[str, str]:
     paths = [str(ROOT), str(ROOT / "native" / "tests" / "site"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
         "LD_PRELOAD": runtime(),
-        "ASAN_OPTIONS": OPTIONS,
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "ASAN_OPTIONS": f"{OPTIONS}:log_path={REPORTS / 'report'}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={REPORTS / 'report'}",
         "TURBO_TEST_LIBRARY": str(BUILD),
         "TURBO_TEST_CFLAGS": FLAGS,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -57,9 +60,19 @@ def environment() -> dict[str, str]:
     }
 
 
+def show_reports() -> bool:
+    """Print what the sanitizers wrote; whether there was anything."""
+    found = sorted(REPORTS.glob("report*"))
+    for path in found:
+        print(f"sanitize: {path.name}\n{path.read_text(errors='replace')}", flush=True)
+    return bool(found)
+
+
 def main(argv: list[str]) -> int:
     """Command line: see the module's docstring."""
     build()
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     steps = [
         ([str(BUILD / "tests" / "test_codecs")], None),
@@ -70,8 +83,8 @@ def main(argv: list[str]) -> int:
     for command, env in steps:
         print("sanitize:", " ".join(Path(word).name for word in command), flush=True)
         status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-        if status != 0:
-            return status
+        if show_reports() or status != 0:
+            return status or 1
     print("sanitize: no report")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,17 @@ def open_model(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Model]
     yield get
     for model in opened.values():
         model.close()
+
+
+@pytest.fixture(scope="session")
+def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library to preload that lets chosen allocations fail (native/tests/fail_alloc.c)."""
+    if "TURBO_TEST_LIBRARY" in os.environ:
+        pytest.skip("the sanitizers have a malloc of their own")
+    source, library = ROOT / "native" / "tests" / "fail_alloc.c", tmp_path_factory.mktemp("fail") / "fail_alloc.so"
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    return library
 
 
 @pytest.fixture(scope="session")

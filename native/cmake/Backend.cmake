@@ -20,6 +20,8 @@ if (TURBO_USE_CUDA)
     if (NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
         set(CMAKE_CUDA_ARCHITECTURES native)
     endif()
+    include(CudaArchitectures)
+    turbo_check_cuda_architectures(${CMAKE_CUDA_ARCHITECTURES})
     set(GGML_CUDA ON CACHE BOOL "" FORCE)
     set(GGML_CUDA_FA ON CACHE BOOL "" FORCE)
     # Without the driver library as a hard dependency the package still imports on a machine without a GPU.
@@ -30,6 +32,9 @@ if (TURBO_USE_CUDA)
     set(TURBO_LIB_KIND cuda)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared) # one CUDA runtime in the library, not a second static one
     enable_language(CUDA)
+    if (CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
+        turbo_check_cuda_architectures(${CMAKE_CUDA_ARCHITECTURES_NATIVE}) # those of this machine, known only now
+    endif()
     find_package(CUDAToolkit REQUIRED)
 else()
     set(GGML_CUDA OFF CACHE BOOL "" FORCE)

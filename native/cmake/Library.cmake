@@ -3,7 +3,11 @@
 # too: a machine without a driver or the CUDA libraries falls back to it.
 file(GLOB shim CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/shim/*.cpp")
 file(GLOB_RECURSE native_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/turbo/*" "${CMAKE_CURRENT_SOURCE_DIR}/shim/*")
-list(JOIN CMAKE_CUDA_ARCHITECTURES " " TURBO_ARCH_TEXT)
+set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+if (architectures STREQUAL "native")
+    set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+endif()
+list(JOIN architectures " " TURBO_ARCH_TEXT)
 
 # The shim compiled for one kind; the caller links the archives.
 function(turbo_add_library target kind)
@@ -65,6 +69,7 @@ else()
 endif()
 
 if (TURBO_USE_CUDA)
+    target_compile_definitions(llama_turbo PRIVATE TURBO_WITH_CUDA)
     if (TURBO_CUDA_GRAPHS)
         target_compile_definitions(llama_turbo PRIVATE GGML_CUDA_USE_GRAPHS)
     endif()

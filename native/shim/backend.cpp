@@ -1,5 +1,4 @@
 // Starting the library, and what the machine offers: devices and CPU features.
-#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -116,7 +115,11 @@ int32_t turbo_device_get(int32_t index, turbo_device * out) {
         ggml_backend_dev_t dev = ggml_backend_dev_get((size_t) index);
         size_t free = 0;
         size_t total = 0;
-        ggml_backend_dev_memory(dev, &free, &total);
+        try {
+            ggml_backend_dev_memory(dev, &free, &total);
+        } catch (const turbo_device_error &) {
+            free = total = 0;  // so full that it cannot even be asked
+        }
         turbo_copy_name(out->name, sizeof(out->name), ggml_backend_dev_name(dev));
         turbo_copy_name(out->description, sizeof(out->description), ggml_backend_dev_description(dev));
         out->kind = device_kind(dev);

@@ -1,16 +1,11 @@
 #include "bounded.h"
 
-#include "ggml-impl.h"
-#include "ggml.h"
-
 #include <pthread.h>
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <stdexcept>
 #include <string>
 
 // Members of std::string that this library uses are compiled into it, so that they too allocate through the operator
@@ -34,7 +29,6 @@ struct account {
 };
 
 thread_local account * current = nullptr;
-thread_local int abort_scopes = 0;
 
 int64_t thread_cpu_ns() {
     timespec t;
@@ -66,14 +60,6 @@ void charge(account & a, size_t bytes) {
         a.met = reason;
         throw turbo_over_budget(reason);
     }
-}
-
-void on_abort(const char * message) {
-    if (abort_scopes > 0) {
-        throw std::runtime_error(message);
-    }
-    fprintf(stderr, "%s\n", message);
-    ggml_print_backtrace();  // as without a hook; ggml aborts when this returns
 }
 
 struct job {
@@ -161,18 +147,6 @@ void operator delete(void * memory, size_t) noexcept {
 
 void operator delete[](void * memory, size_t) noexcept {
     free(memory);
-}
-
-turbo_abort_scope::turbo_abort_scope() {
-    abort_scopes++;
-}
-
-turbo_abort_scope::~turbo_abort_scope() {
-    abort_scopes--;
-}
-
-void turbo_catch_aborts() {
-    ggml_set_abort_callback(on_abort);
 }
 
 turbo_budget turbo_text_budget(size_t bytes) {

@@ -1,11 +1,8 @@
-// Bounds on what a stranger's text or file may cost, and a net under llama.cpp's assertions. Not installed.
+// Bounds on what a stranger's text or file may cost. Not installed.
 //
-// llama.cpp's parsers recurse as deeply and allocate as much as their input says, its template engine runs what it is
-// given, and a failed assertion ends the process. Here the three become exceptions of the call that met them:
-//   * operator new, which every step of those parsers and engines passes, checks a budget of bytes, CPU time and stack
-//     while the calling thread has one;
-//   * ggml's abort hook throws while the calling thread asks for it. That is safe where the thread is in llama.cpp's
-//     single-threaded code (loading, making a context, reading state); threads of a running graph still abort.
+// llama.cpp's parsers recurse as deeply and allocate as much as their input says, and its template engine runs what it is
+// given. Both become exceptions of the call that met them: operator new, which every step of those parsers and engines
+// passes, checks a budget of bytes, CPU time and stack while the calling thread has one. Failed assertions: aborts.h.
 #pragma once
 
 #include "guard.h"
@@ -30,15 +27,6 @@ class turbo_over_budget : public std::bad_alloc {
     const char * reason;
 };
 
-// While one lives, a failed assertion on this thread throws std::runtime_error with its text.
-class turbo_abort_scope {
-  public:
-    turbo_abort_scope();
-    ~turbo_abort_scope();
-    turbo_abort_scope(const turbo_abort_scope &) = delete;
-    turbo_abort_scope & operator=(const turbo_abort_scope &) = delete;
-};
-
 // What is reasonable for a text of `bytes`: measured on real templates and schemas, then some hundred times more.
 turbo_budget turbo_text_budget(size_t bytes);
 
@@ -56,6 +44,3 @@ int32_t turbo_deep(const char * what, size_t stack_bytes, const std::function<in
 // Whether brackets nest deeper than code or data written by hand or by a program for use ever does. For parsers that recurse
 // without allocating, which no budget stops.
 bool turbo_nests_too_deeply(const char * text);
-
-// Installs the abort hook; once.
-void turbo_catch_aborts();

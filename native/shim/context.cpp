@@ -1,5 +1,4 @@
 // Making a context: bad parameters are refused here, where llama.cpp would abort, crash or substitute.
-#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -232,7 +231,11 @@ int32_t turbo_context_new(turbo_model * model, const turbo_context_params * para
 
 void turbo_context_free(turbo_context * ctx) {
     if (ctx) {
-        llama_free(ctx->ctx);
+        // What was given up may hold pointers to what is gone, and a lost device answers every call with its error again:
+        // freeing would end the process, so that memory stays taken until it ends by itself.
+        if (ctx->dead[0] == '\0' && !turbo_device_lost()) {
+            llama_free(ctx->ctx);
+        }
         llama_batch_free(ctx->batch);
         delete ctx;
     }

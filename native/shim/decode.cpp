@@ -1,4 +1,5 @@
 // Running batches: every reason for which llama_decode would abort or misbehave is checked first.
+#include "device.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -47,9 +48,23 @@ int32_t run(turbo_context * ctx) {
         return turbo_fail(TURBO_E_ARGUMENT, "%d outputs asked, this context gives at most %d a batch (n_outputs_max)",
                           n_outputs, ctx->n_outputs_max);
     }
-    turbo_log_mark();
     ctx->n_outputs = 0;
-    switch (const int32_t status = llama_decode(ctx->ctx, ctx->batch)) {
+    const int32_t ready = turbo_make_ready(*ctx);
+    if (ready != TURBO_OK) {
+        return ready;
+    }
+    turbo_log_mark();
+    int32_t status = 0;
+    try {
+        const turbo_compute_scope scope;
+        status = llama_decode(ctx->ctx, ctx->batch);
+        if (turbo_device_took_back()) {
+            turbo_device_drop_graphs(*ctx->ctx);
+        }
+    } catch (...) {
+        return turbo_decode_broke(*ctx);
+    }
+    switch (status) {
         case 0:
             ctx->n_outputs = n_outputs;
             return TURBO_OK;
@@ -60,8 +75,12 @@ int32_t run(turbo_context * ctx) {
             return turbo_fail(TURBO_E_ABORTED, "aborted while the batch was running");
         case -1:
             return turbo_fail(TURBO_E_ARGUMENT, "llama_decode refused the batch: %s", turbo_log_reason().c_str());
-        default:
-            return turbo_fail(TURBO_E_DECODE, "llama_decode failed with %d: %s", status, turbo_log_reason().c_str());
+        default: {
+            ctx->unreserved = true;
+            const std::string reason = turbo_log_reason();
+            return turbo_fail(turbo_is_memory_reason(reason) ? TURBO_E_MEMORY : TURBO_E_DECODE,
+                              "llama_decode failed with %d on %d tokens: %s", status, ctx->batch.n_tokens, reason.c_str());
+        }
     }
 }
 

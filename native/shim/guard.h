@@ -1,6 +1,7 @@
 // Status and last-error plumbing shared by the shim's files. Not installed.
 #pragma once
 
+#include "aborts.h"
 #include "turbo_shim.h"
 
 #include <exception>
@@ -24,8 +25,11 @@ int32_t turbo_give_text(const std::string & text, char ** out);
 
 // Runs f, which returns a status; any exception becomes a status with its message.
 template <typename F> int32_t turbo_guard(const char * what, F && f) noexcept {
+    const turbo_guard_scope scope;
     try {
         return f();
+    } catch (const turbo_device_error & error) {
+        return turbo_fail(error.out_of_memory ? TURBO_E_MEMORY : TURBO_E_DECODE, "%s: %s", what, error.what());
     } catch (const std::bad_alloc &) {
         return turbo_fail(TURBO_E_MEMORY, "%s: out of memory", what);
     } catch (const std::exception & error) {

@@ -35,6 +35,9 @@ struct turbo_context {
     int32_t n_outputs = 0;        // rows of the last decode
     std::atomic<int32_t> abort{ 0 };
     bool unstoppable = false;     // the abort flag waits: what runs would leave the cache half changed
+    char dead[256] = "";          // why nothing can be computed here any more
+    bool unreserved = false;      // the buffers of computations have to be made anew
+    bool unsettled = false;       // shifts or copies wait that could not be carried out
     turbo_poll_fn poll = nullptr;
     void * poll_data = nullptr;
     int64_t poll_next_us = 0;
@@ -45,8 +48,16 @@ struct turbo_context {
 std::string turbo_cpu_feature_list(bool missing_only);
 
 // Carries out shifts and copies that wait for the next decode: cells tell their result already, tensors do not. Not
-// stopped by the abort flag. TURBO_E_DECODE if the computation failed.
+// stopped by the abort flag. TURBO_E_MEMORY or TURBO_E_DECODE if the computation failed.
 int32_t turbo_settle(turbo_context & ctx);
+
+// Before a computation: makes good what an earlier failure left, or says why it cannot. See recovery.cpp.
+int32_t turbo_make_ready(turbo_context & ctx);
+// TURBO_OK unless the context was given up.
+int32_t turbo_check_alive(const turbo_context & ctx);
+// In a catch block: what an exception of llama_decode, or of a change of the cache, means. Returns its status.
+int32_t turbo_decode_broke(turbo_context & ctx);
+int32_t turbo_change_broke(turbo_context & ctx);
 
 // Whether cached keys can be moved to other positions: llama.cpp's answer, and false where there are no keys.
 bool turbo_can_shift(const turbo_context & ctx);

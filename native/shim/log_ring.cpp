@@ -38,6 +38,7 @@ log_ring & ring() {
 }
 
 thread_local std::string reason;
+thread_local bool took_back = false;
 
 void finish_line(log_ring & r) {
     if (r.partial_level == GGML_LOG_LEVEL_ERROR && reason.empty()) {
@@ -52,6 +53,10 @@ void finish_line(log_ring & r) {
 }
 
 void on_log(enum ggml_log_level level, const char * text, void *) {
+    // The CUDA backend tells in no other way that it freed scratch memory which recorded graphs may still name.
+    if (level == GGML_LOG_LEVEL_DEBUG && strstr(text, "pool[") && strstr(text, "flushing")) {
+        took_back = true;
+    }
     log_ring & r = ring();
     std::lock_guard<std::mutex> lock(r.mutex);
     if (level != GGML_LOG_LEVEL_CONT) {
@@ -69,16 +74,10 @@ void on_log(enum ggml_log_level level, const char * text, void *) {
     }
 }
 
-// The process is about to abort: the only place where the library writes to stderr.
-void on_abort(const char * message) {
-    fprintf(stderr, "pyllama_turbo: native code aborted: %s\n", message);
-}
-
 }  // namespace
 
 void turbo_log_install() {
     llama_log_set(on_log, nullptr);
-    ggml_set_abort_callback(on_abort);
     common_log_set_verbosity_thold(-1);  // its own thread would print; the reasons arrive as exceptions
 }
 
@@ -88,6 +87,12 @@ void turbo_log_mark() {
 
 std::string turbo_log_reason() {
     return reason;
+}
+
+bool turbo_log_took_back() {
+    const bool took = took_back;
+    took_back = false;
+    return took;
 }
 
 void turbo_log_level(int32_t level) {
@@ -119,7 +124,9 @@ bool turbo_is_memory_reason(const std::string & reason) {
     // whole phrases: a path may well contain "memory"
     for (const char * phrase : { "failed to allocate", "unable to allocate", "cannot allocate", "Cannot allocate",
                                  "insufficient memory", "out of memory", "bad_alloc", "alloc_tensor_range",
-                                 "allocation failed" }) {
+                                 "allocation failed",
+                                 // cuBLAS's words when there is no memory for a handle
+                                 "ALLOC_FAILED", "library was not initialized", "CUBLAS_STATUS_NOT_INITIALIZED" }) {
         if (reason.find(phrase) != std::string::npos) {
             return true;
         }

@@ -1,5 +1,4 @@
 // LoRA adapters: loaded for a model, which frees them; scaled per context.
-#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 

@@ -14,11 +14,27 @@
 
 namespace {
 
+// A context that was given up counts as empty, so that whoever tidies up after the error can.
+bool is_dead(const turbo_context * ctx) {
+    return ctx->dead[0] != '\0';
+}
+
 int32_t check_memory(const turbo_context * ctx) {
     if (!llama_get_memory(ctx->ctx)) {
         return turbo_fail(TURBO_E_UNSUPPORTED, "this model has no KV cache");
     }
-    return TURBO_OK;
+    return turbo_check_alive(*ctx);
+}
+
+// Runs a change of what the cache holds: one that stops half way leaves no known state.
+template <typename F> int32_t change(turbo_context * ctx, const char * what, F && f) {
+    return turbo_guard(what, [&]() -> int32_t {
+        try {
+            return f();
+        } catch (...) {
+            return turbo_change_broke(*ctx);
+        }
+    });
 }
 
 int32_t check_seq(const turbo_context * ctx, int32_t seq, int32_t lowest) {
@@ -41,30 +57,23 @@ bool turbo_can_shift(const turbo_context & ctx) {
     });
 }
 
-int32_t turbo_settle(turbo_context & ctx) {
-    turbo_log_mark();
-    ctx.unstoppable = true;
-    const int32_t status = turbo_guard("settle", [&] {
-        ctx.ctx->memory_update(false);
-        ctx.ctx->synchronize();
-        return (int32_t) TURBO_OK;
-    });
-    ctx.unstoppable = false;
-    const std::string reason = turbo_log_reason();
-    return status != TURBO_OK || reason.empty() ? status : turbo_fail(TURBO_E_DECODE, "%s", reason.c_str());
-}
-
 int32_t turbo_memory_clear(turbo_context * ctx) {
+    if (is_dead(ctx)) {
+        return TURBO_OK;
+    }
     const int32_t status = check_memory(ctx);
-    return status != TURBO_OK ? status : turbo_guard("memory_clear", [&] {
+    return status != TURBO_OK ? status : change(ctx, "memory_clear", [&] {
         llama_memory_clear(llama_get_memory(ctx->ctx), true);
         return (int32_t) TURBO_OK;
     });
 }
 
 int32_t turbo_seq_rm(turbo_context * ctx, int32_t seq, int32_t p0, int32_t p1) {
+    if (is_dead(ctx)) {
+        return TURBO_OK;
+    }
     const int32_t status = check_seq(ctx, seq, -1);
-    return status != TURBO_OK ? status : turbo_guard("seq_rm", [&]() -> int32_t {
+    return status != TURBO_OK ? status : change(ctx, "seq_rm", [&]() -> int32_t {
         if (!llama_memory_seq_rm(llama_get_memory(ctx->ctx), seq, p0, p1)) {
             return turbo_fail(TURBO_E_UNSUPPORTED, "this memory cannot drop positions %d to %d of sequence %d", p0, p1,
                               seq);
@@ -82,7 +91,7 @@ int32_t turbo_seq_cp(turbo_context * ctx, int32_t src, int32_t dst, int32_t p0, 
     if (status == TURBO_OK && src != dst && !ctx->ctx->get_cparams().kv_unified && (p0 > 0 || p1 >= 0)) {
         status = turbo_fail(TURBO_E_UNSUPPORTED, "a part of a sequence can be copied only with kv_unified");
     }
-    return status != TURBO_OK ? status : turbo_guard("seq_cp", [&] {
+    return status != TURBO_OK ? status : change(ctx, "seq_cp", [&] {
         llama_memory_seq_cp(llama_get_memory(ctx->ctx), src, dst, p0, p1);
         return turbo_settle(*ctx);
     });
@@ -90,7 +99,7 @@ int32_t turbo_seq_cp(turbo_context * ctx, int32_t src, int32_t dst, int32_t p0, 
 
 int32_t turbo_seq_keep(turbo_context * ctx, int32_t seq) {
     const int32_t status = check_seq(ctx, seq, 0);
-    return status != TURBO_OK ? status : turbo_guard("seq_keep", [&] {
+    return status != TURBO_OK ? status : change(ctx, "seq_keep", [&] {
         // llama.cpp's own seq_keep looks at the stream of `seq` only, and leaves sequences of other streams.
         for (int32_t other = 0; other < ctx->n_seq_max; other++) {
             if (other != seq) {
@@ -102,11 +111,11 @@ int32_t turbo_seq_keep(turbo_context * ctx, int32_t seq) {
 }
 
 int32_t turbo_seq_add(turbo_context * ctx, int32_t seq, int32_t p0, int32_t p1, int32_t delta) {
-    int32_t status = check_seq(ctx, seq, 0);
-    if (status == TURBO_OK && !turbo_can_shift(*ctx)) {
-        status = turbo_fail(TURBO_E_UNSUPPORTED, "the positions of this cache cannot be shifted");
-    }
-    return status != TURBO_OK ? status : turbo_guard("seq_add", [&] {
+    const int32_t status = check_seq(ctx, seq, 0);
+    return status != TURBO_OK ? status : change(ctx, "seq_add", [&]() -> int32_t {
+        if (!turbo_can_shift(*ctx)) {
+            return turbo_fail(TURBO_E_UNSUPPORTED, "the positions of this cache cannot be shifted");
+        }
         llama_memory_seq_add(llama_get_memory(ctx->ctx), seq, p0, p1, delta);
         return turbo_settle(*ctx);
     });
@@ -115,6 +124,9 @@ int32_t turbo_seq_add(turbo_context * ctx, int32_t seq, int32_t p0, int32_t p1, 
 int32_t turbo_seq_range(turbo_context * ctx, int32_t seq, int32_t * first, int32_t * last) {
     *first = -1;
     *last = -1;
+    if (is_dead(ctx)) {
+        return TURBO_OK;
+    }
     const int32_t status = check_seq(ctx, seq, 0);
     return status != TURBO_OK ? status : turbo_guard("seq_range", [&] {
         *first = llama_memory_seq_pos_min(llama_get_memory(ctx->ctx), seq);

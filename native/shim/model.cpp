@@ -1,5 +1,4 @@
 // Loading a model and freeing it.
-#include "bounded.h"
 #include "handles.h"
 #include "log_ring.h"
 
@@ -168,7 +167,9 @@ int32_t turbo_model_load(const char * path, const turbo_model_params * params, t
 
 void turbo_model_free(turbo_model * model) {
     if (model) {
-        llama_model_free(model->model);  // and its LoRA adapters
+        if (!turbo_device_lost()) {
+            llama_model_free(model->model);  // and its LoRA adapters
+        }
         delete model;
     }
 }

@@ -1,6 +1,5 @@
 // Saved state of a context: attention caches in our own format (kv_state.h), recurrent state in llama.cpp's. Memories of
 // other kinds are left to llama.cpp altogether.
-#include "bounded.h"
 #include "handles.h"
 #include "kv_state.h"
 #include "log_ring.h"
@@ -35,15 +34,8 @@ bool own_format(llama_memory_i * memory) {
     });
 }
 
-llama_memory_i * settled_memory(turbo_context * ctx) {
-    if (turbo_settle(*ctx) != TURBO_OK) {
-        throw std::runtime_error(turbo_last_error());
-    }
-    return llama_get_memory(ctx->ctx);
-}
-
 size_t write_state(turbo_context * ctx, int32_t seq, uint8_t * dst, size_t size) {
-    llama_memory_i * memory = settled_memory(ctx);
+    llama_memory_i * memory = llama_get_memory(ctx->ctx);
     if (!own_format(memory)) {
         if (!dst) {
             return seq < 0 ? llama_state_get_size(ctx->ctx) : llama_state_seq_get_size(ctx->ctx, seq);
@@ -70,7 +62,7 @@ void empty(llama_memory_i * memory, int32_t seq) {
 }
 
 size_t read_state(turbo_context * ctx, int32_t seq, const uint8_t * src, size_t size) {
-    llama_memory_i * memory = settled_memory(ctx);
+    llama_memory_i * memory = llama_get_memory(ctx->ctx);
     if (!own_format(memory)) {
         return seq < 0 ? llama_state_set_data(ctx->ctx, src, size) : llama_state_seq_set_data(ctx->ctx, src, size, seq);
     }
@@ -102,22 +94,27 @@ size_t read_state(turbo_context * ctx, int32_t seq, const uint8_t * src, size_t 
     return io.n_bytes();
 }
 
-int32_t check(const turbo_context * ctx, int32_t seq) {
+// Checks the arguments, and carries out what waits for the next decode.
+int32_t prepare(turbo_context * ctx, int32_t seq) {
     if (seq < -1 || seq >= ctx->n_seq_max) {
         return turbo_fail(TURBO_E_ARGUMENT, "sequence %d, this context has 0 to %d", seq, ctx->n_seq_max - 1);
     }
-    return llama_get_memory(ctx->ctx) ? TURBO_OK : turbo_fail(TURBO_E_UNSUPPORTED, "this model has no KV cache");
+    return llama_get_memory(ctx->ctx) ? turbo_settle(*ctx)
+                                      : turbo_fail(TURBO_E_UNSUPPORTED, "this model has no KV cache");
 }
 
 // Runs a state function that returns a byte count, 0 for a failure whose reason is in the log.
 template <typename F> int64_t state_call(const char * what, F && f) {
-    turbo_log_mark();
+    const turbo_guard_scope guard;
     const turbo_abort_scope scope;
+    turbo_log_mark();
     try {
         const int64_t bytes = (int64_t) f();
         return bytes > 0 ? bytes : turbo_fail(TURBO_E_STATE, "%s: %s", what, turbo_log_reason().c_str());
     } catch (const std::bad_alloc &) {
         return turbo_fail(TURBO_E_MEMORY, "%s: out of memory", what);
+    } catch (const turbo_device_error & error) {
+        return turbo_fail(error.out_of_memory ? TURBO_E_MEMORY : TURBO_E_DECODE, "%s: %s", what, error.what());
     } catch (const std::exception & error) {
         return turbo_fail(TURBO_E_STATE, "%s: %s", what, error.what());
     }
@@ -126,7 +123,7 @@ template <typename F> int64_t state_call(const char * what, F && f) {
 }  // namespace
 
 int64_t turbo_state_size(turbo_context * ctx, int32_t seq) {
-    const int32_t status = check(ctx, seq);
+    const int32_t status = prepare(ctx, seq);
     return status != TURBO_OK ? status : state_call("state_size", [&] { return write_state(ctx, seq, nullptr, 0); });
 }
 
@@ -143,7 +140,7 @@ int64_t turbo_state_get(turbo_context * ctx, int32_t seq, void * dst, int64_t by
 }
 
 int64_t turbo_state_set(turbo_context * ctx, int32_t seq, const void * src, int64_t bytes) {
-    const int32_t status = check(ctx, seq);
+    const int32_t status = prepare(ctx, seq);
     if (status != TURBO_OK) {
         return status;
     }

@@ -12,7 +12,8 @@ public:
     turbo_state_writer(uint8_t * dst, size_t size) : dst(dst), size(size) {}
 
     void write(const void * src, size_t n) override {
-        if (uint8_t * to = take(n)) {
+        uint8_t * to = take(n);
+        if (to && n > 0) {  // an empty list has no address, which memcpy does not take
             memcpy(to, src, n);
         }
     }
@@ -46,7 +47,12 @@ class turbo_state_reader : public llama_io_read_i {
 public:
     turbo_state_reader(const uint8_t * src, size_t size) : src(src), size(size) {}
 
-    void read(void * dst, size_t n) override { memcpy(dst, take(n), n); }
+    void read(void * dst, size_t n) override {
+        const uint8_t * from = take(n);
+        if (n > 0) {
+            memcpy(dst, from, n);
+        }
+    }
 
     void read_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
         ggml_backend_tensor_set(tensor, take(n), offset, n);

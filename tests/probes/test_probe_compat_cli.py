@@ -22,7 +22,8 @@ def start(tiny_model: Callable[..., Path]) -> Start:
     """Start a command on a tiny model."""
 
     def run(command: str, *args: str, **shape: object) -> subprocess.Popen[str]:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYLLAMA_TURBO_MODEL": str(tiny_model(**shape))}
+        folders = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": folders, "PYLLAMA_TURBO_MODEL": str(tiny_model(**shape))}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([sys.executable, "-m", "pyllama_turbo", command, *args], text=True, env=env, **pipes)  # type: ignore[call-overload,no-any-return]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import check_cuda
@@ -233,3 +235,18 @@ def test_ci_script_is_valid_and_stops_at_the_first_failure() -> None:
     script = ROOT / ".ci" / "run"
     assert "set -euo pipefail" in script.read_text(encoding="utf-8")
     subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "refused"),
+    [("75", "sm_75"), ("86;70-real", "sm_70"), ("90-real", ""), ("80;86;120", ""), ("native", ""), ("90a", "")],
+)
+def test_the_build_refuses_gpus_before_ampere(tmp_path: Path, architectures: str, refused: str) -> None:
+    module = ROOT / "native" / "cmake" / "CudaArchitectures.cmake"
+    script = tmp_path / "check.cmake"
+    script.write_text(f'include("{module}")\nturbo_check_cuda_architectures({architectures})\n')
+    command = [shutil.which("cmake") or Path(sys.executable).with_name("cmake"), "-P", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == bool(refused)
+    if refused:
+        assert f"need compute capability 8.0 (sm_80) or later, and {refused}" in " ".join(done.stderr.split())

@@ -10,6 +10,7 @@ import pytest
 from fake_native import FakeLib
 
 from pyllama_turbo import _callbacks, _native, errors, logs
+from pyllama_turbo._cuda_device import compute_capabilities, why_not
 
 
 @pytest.fixture
@@ -106,3 +107,43 @@ def test_progress_never_falls_and_false_cancels() -> None:
     assert [target(p) for p in (0.0, 0.5, 0.25, 2.0)] == [True] * 4
     assert seen == [0.0, 0.5, 0.5, 1.0]
     assert _callbacks.ProgressTarget(lambda p: False)(0.1) is False
+
+
+class FakeDriver:
+    """libcuda of a machine with these GPUs; `cuInit` may fail."""
+
+    def __init__(self, *capabilities: int, status: int = 0) -> None:
+        self.capabilities, self.cuInit = capabilities, lambda flags: status
+
+    def cuDeviceGetCount(self, out: object) -> int:  # noqa: N802
+        out._obj.value = len(self.capabilities)  # type: ignore[attr-defined]
+        return 0
+
+    def cuDeviceGetAttribute(self, out: object, attribute: int, device: int) -> int:  # noqa: N802
+        major, minor = divmod(self.capabilities[device], 10)
+        out._obj.value = {75: major, 76: minor}[attribute]  # type: ignore[attr-defined]
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("built", "gpus", "refusal"),
+    [
+        (["90-real"], (75,), "built for sm_90, and this machine's GPU is sm_75"),
+        (["90-real"], (90,), ""),
+        (["80"], (120,), ""),  # intermediate code is compiled by the driver
+        (["80-real"], (86,), ""),
+        (["80-real", "90-real"], (120,), "built for sm_80, sm_90, and this machine's GPU is sm_120"),
+        (["86"], (80,), "sm_86, and this machine's GPU is sm_80"),
+        (["90-real"], (75, 90), ""),
+        (["native"], (75,), ""),
+        ([], (75,), ""),
+        (["90a-real"], (), ""),
+    ],
+)
+def test_a_gpu_the_library_was_not_built_for(built: list[str], gpus: tuple[int, ...], refusal: str) -> None:
+    reason = why_not(built, compute_capabilities(FakeDriver(*gpus)))
+    assert reason.endswith(refusal) and bool(reason) == bool(refusal)
+
+
+def test_a_driver_that_does_not_answer_decides_nothing() -> None:
+    assert compute_capabilities(FakeDriver(75, status=100)) == []

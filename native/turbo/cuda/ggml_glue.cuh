@@ -49,4 +49,7 @@ struct noted_scale {
 };
 noted_scale &last_scale();
 
+// The stream that this thread last launched on since its call began (device_state.h).
+cudaStream_t &last_stream();
+
 } // namespace turbo_cuda

@@ -217,6 +217,7 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
 }
 
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
+    last_stream() = ctx.stream();
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write().attention) {
         last_write().attention = nullptr; // something else comes between
     }

@@ -139,11 +139,12 @@ def keys_table(rows: Sequence[Record], before: Sequence[Record]) -> str:
         modes = {mode: short(rows, subject, mode) for mode in ("off", "bias", "auto")}
         centred = short(before, subject)
         far = [r for r in _of(rows, subject, first=7168) if not r["floor"]]
+        texts = {r["text"] for r in far if _keys(r) == "off"}
         for name in TYPES:
             pair = (name, name)
             cells = [_cell(modes[mode].get(pair)) for mode in ("off", "bias")]
             cells += [_cell(centred.get(pair)), _cell(modes["auto"].get(pair))]
-            distant = {_keys(r): r for r in far if (r["type_k"], r["type_v"]) == pair}
+            distant = {_keys(r): r for r in far if (r["type_k"], r["type_v"]) == pair and r["text"] in texts}
             cells += [_cell(distant.get(mode)) for mode in ("off", "bias", "auto")]
             if cells[0]:
                 lines.append([subject.column, name, *cells])
@@ -152,21 +153,20 @@ def keys_table(rows: Sequence[Record], before: Sequence[Record]) -> str:
 
 
 def far_table(rows: Sequence[Record]) -> str:
-    """Positions near 8k of one text against contexts of 512 cut from the same text."""
+    """Positions near 8k of a text against contexts of 512 cut from the same text."""
     lines = []
     for subject in SUBJECTS:
-        found = [r for r in _of(rows, subject) if _keys(r) == "auto" and not r["floor"]]
-        for name in TYPES:
-            same = [r for r in found if (r["type_k"], r["type_v"]) == (name, name)]
-            long = [r for r in same if r["first"] == 7168]
-            near = [r for r in same if r["n_ctx"] == 512 and long and r["text"] == long[-1]["text"]]
-            if not near:
-                continue
-            a, b = long[-1], near[-1]
-            ratio = a["kld_mean"] / b["kld_mean"]
-            error = ratio * math.hypot(a["kld_se"] / a["kld_mean"], b["kld_se"] / b["kld_mean"])
-            lines.append([subject.column, name, _cell(b), _cell(a), f"{ratio:.2f} ± {error:.2f}"])
-    return _markdown(("model", "K and V", "contexts of 512", "7,168 to 8,062 of 8,064", "ratio"), lines)
+        found = [r for r in _of(rows, subject) if _keys(r) == "auto" and r["type_k"] == r["type_v"] and not r["floor"]]
+        far = {(r["text"], r["type_k"]): r for r in found if r["first"] == 7168}
+        near = {(r["text"], r["type_k"]): r for r in found if r["n_ctx"] == 512}
+        for (text, name), a in sorted(far.items(), key=lambda item: (item[0][0], item[0][1])):
+            b = near.get((text, name))
+            if b is not None:
+                ratio = a["kld_mean"] / b["kld_mean"]
+                error = ratio * math.hypot(a["kld_se"] / a["kld_mean"], b["kld_se"] / b["kld_mean"])
+                novel = text.partition(".")[0].capitalize()
+                lines.append([subject.column, novel, name, _cell(b), _cell(a), f"{ratio:.2f} ± {error:.2f}"])
+    return _markdown(("model", "text", "K and V", "contexts of 512", "near 8k", "ratio"), lines)
 
 
 def page() -> str:

@@ -139,12 +139,12 @@ def keys_table(rows: Sequence[Record], before: Sequence[Record]) -> str:
         modes = {mode: short(rows, subject, mode) for mode in ("off", "bias", "auto")}
         centred = short(before, subject)
         far = [r for r in _of(rows, subject, first=7168) if not r["floor"]]
-        texts = {r["text"] for r in far if _keys(r) == "off"}
+        text = far[0]["text"] if far else ""
         for name in TYPES:
             pair = (name, name)
             cells = [_cell(modes[mode].get(pair)) for mode in ("off", "bias")]
             cells += [_cell(centred.get(pair)), _cell(modes["auto"].get(pair))]
-            distant = {_keys(r): r for r in far if (r["type_k"], r["type_v"]) == pair and r["text"] in texts}
+            distant = {_keys(r): r for r in far if (r["type_k"], r["type_v"]) == pair and r["text"] == text}
             cells += [_cell(distant.get(mode)) for mode in ("off", "bias", "auto")]
             if cells[0]:
                 lines.append([subject.column, name, *cells])

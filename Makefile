@@ -52,8 +52,8 @@ lint: ## Check style (ruff)
 types: ## Check types of the package and the examples (mypy --strict)
 	@$(SETUP) test dev && $(PY) -m mypy --strict -p pyllama_turbo && $(PY) -m mypy --strict examples
 
-reference: ## Write docs/cli.md, docs/api.md and the table of docs/reliability.md from what they describe
-	@$(PY) scripts/make_cli_reference.py && $(PY) scripts/make_api_reference.py && $(PY) scripts/make_reliability.py
+reference: ## Write docs/cli.md, docs/api.md and the tables of docs/reliability.md and docs/quality.md from what they describe
+	@$(PY) scripts/make_cli_reference.py && $(PY) scripts/make_api_reference.py && $(PY) scripts/make_reliability.py && $(PY) scripts/make_quality.py
 
 wheel: ## Build a wheel for this machine into dist/
 	@$(SETUP) && $(PIP) wheel $(OWN) $(CONFIG) -w dist .
@@ -73,8 +73,9 @@ test-gpu: build ## Run the tests that need a GPU: kernels against float64, then 
 bench-kernels: ## Time the CUDA kernels alone, a layer at a time
 	@$(PYTHON) scripts/gpu_check.py bench $(ARGS)
 
-results: ## Draw docs/results from its records
+results: ## Draw docs/results and the tables of docs/quality.md from their records
 	@$(PY) -m pyllama_turbo report $(sort $(wildcard docs/results/*.jsonl)) -o docs/results/report.html --markdown docs/results/README.md
+	@$(PY) scripts/make_quality.py
 
 bench-gpu: build ## Measure the published GPU numbers on this machine: speed, phases, launches, switches
 	@$(PY) scripts/gpu_bench.py $(ARGS)

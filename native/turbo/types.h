@@ -28,7 +28,7 @@
     F(X, TURBO3_TCQ, turbo3_tcq, 3,  9, 1) \
     F(X, TURBO4_TCQ, turbo4_tcq, 4, 10, 1)
 
-// Trellises with two values a step, for measuring against the ones above. They are codecs but not ggml types.
+// Trellises with two values a step, which format 1 was chosen against (docs/formats.md). Codecs, but not ggml types.
 #define TURBO_TRIAL_FAMILIES(F, X)                        \
     F(X, TURBO2_TCQ_V2,     turbo2_tcq_v2,     2, 10, 2)  \
     F(X, TURBO3_TCQ_V2,     turbo3_tcq_v2,     3, 12, 2)  \

@@ -40,8 +40,8 @@ def limits(kind: kv.KVType) -> str:
 def command(model: str | None, as_json: bool) -> None:
     """List the KV cache types; with a model, which of them fit and what they cost.
 
-    K and V types are chosen apart: --kv q8_0/turbo3, or --cache-type-k and --cache-type-v. Errors of K weigh several
-    times those of V, so the recommendations for each number of bits never give K fewer than V.
+    K and V types are chosen apart: --kv q8_0/turbo3, or --cache-type-k and --cache-type-v. Errors of K weigh 2.5
+    times as much as those of V, so the recommendations for each number of bits never give K fewer than V.
     """
     if model is None:
         _show_types(as_json)

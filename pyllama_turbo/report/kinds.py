@@ -6,17 +6,31 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["css_class", "kld_text", "pair_name", "shape", "sort_key"]
+__all__ = ["css_class", "default_keys", "kld_text", "pair_name", "shape", "sort_key"]
 
 _BITS = re.compile(r"(?:turbo|q|f|bf)(\d+)")
 
 
+# What `--k-center` says about the keys, for names; the default says nothing.
+_KEYS = {"off": ", keys as they are", "bias": ", keys less their bias"}
+
+
+def _k_center(record: Mapping[str, Any]) -> str:
+    context = record.get("context")
+    return str(context.get("k_center", "auto")) if isinstance(context, Mapping) else "auto"
+
+
+def default_keys(record: Mapping[str, Any]) -> bool:
+    """Whether the keys were centred and balanced as they are by default."""
+    return _k_center(record) == "auto"
+
+
 def pair_name(record: Mapping[str, Any]) -> str:
-    """Short name of a record's KV pair: one name where K and V agree."""
+    """Short name of a record's KV pair: one name where K and V agree; and what else than the default its keys are."""
     if record.get("floor"):
         return "floor (f16, other roundings)"
     k, v = record["type_k"], record["type_v"]
-    return str(k) if k == v else f"{k}/{v}"
+    return (str(k) if k == v else f"{k}/{v}") + _KEYS.get(_k_center(record), "")
 
 
 def _family(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ..profile.phases import PHASES
 from .bars import stacked_bars
 from .figure import Figure, Record, good, grouped
-from .kinds import css_class, kld_text, pair_name, shape, sort_key
+from .kinds import css_class, default_keys, kld_text, pair_name, shape, sort_key
 from .levers import lever_tables
 from .needle import needle_figures
 from .svg import Axis, Chart
@@ -35,8 +35,8 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
-    keys = ("model", "path", "n_ctx", "first", "backend")
-    for (model, path, n_ctx, _, backend), group in grouped(good(records, "kld"), *keys).items():
+    keys = ("model", "path", "n_ctx", "first", "backend", "tokens")
+    for (model, path, n_ctx, _, backend, _), group in grouped(good(records, "kld"), *keys).items():
         measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
         floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
         if len(measured) < 2:
@@ -48,7 +48,8 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
             Axis("mean KL divergence, nats", low, high, log=True),
             model,
         )
-        chart.line(_pareto([(r["kv_bits"], r["kld_mean"]) for r in measured]), "pareto", dashed=True)
+        offered = [(r["kv_bits"], r["kld_mean"]) for r in measured if default_keys(r)]
+        chart.line(_pareto(offered), "pareto", dashed=True)
         if floor:
             chart.level(floor, "floor: f16 with other roundings")
         for r in measured:
@@ -81,8 +82,8 @@ def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
 
 def _scored(record: Record) -> str:
     return (
-        f"{record['n_tokens']:,} tokens at positions {record['first']:,} to {record['last'] - 1:,}, against f16 of the "
-        "same library; bars are the standard error of 16-token blocks."
+        f"{record['n_tokens']:,} tokens at positions {record['first']:,} to {record['last'] - 1:,} "
+        f"(text: {record['text']}), against f16 of the same library; bars are the standard error of 16-token blocks."
     )
 
 
@@ -192,7 +193,7 @@ def _speed_against_kld(records: Sequence[Record]) -> list[Figure]:
     found = []
     bench = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
     bench = [r for r in bench if r.get("graphs") is not False]
-    kld = [r for r in good(records, "kld") if not r.get("floor")]
+    kld = [r for r in good(records, "kld") if not r.get("floor") and default_keys(r)]
     deepest = {file: max(r["n_depth"] for r in rows) for (file,), rows in grouped(bench, "model_filename").items()}
     for file, depth in deepest.items():
         rows = [r for r in bench if r["model_filename"] == file and r["n_depth"] == depth]

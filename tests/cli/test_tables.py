@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cli_result import Run
 
 from pyllama_turbo import kv
 from pyllama_turbo.cli.output import number, size
-from pyllama_turbo.kv_budget import K_WEIGHT, distortion
+from pyllama_turbo.kv_budget import K_WEIGHT, distortion, recommend
 from pyllama_turbo.models import KNOWN
 
 Snapshot = Callable[[str, str], None]
@@ -45,6 +46,24 @@ def test_recommended_pairs(run: Run, models: Models, name: str | None) -> None:
     if name in ("hd128", "hd64"):
         pair = f"{choices[1]['type_k']}/{choices[1]['type_v']}"
         assert run("run", "-m", models[name], "-p", "x", "-n", "1", "-c", "256", "--kv", pair).code == 0
+
+
+def test_recommendations_are_what_the_records_say() -> None:
+    """No measured pair of as few bits is better, by more than noise, than the one recommended for them."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+    import make_quality
+
+    kinds = {t.name: t for t in kv.types()}
+    measured = make_quality.costs(make_quality.records())
+    for choice in recommend([kinds[name] for name in {name for pair in measured for name in pair}]):
+        within = [pair for pair in measured if sum(kinds[name].bits for name in pair) / 2 <= choice.budget]
+        best = min(measured[pair] for pair in within)
+        assert measured[choice.k.name, choice.v.name] <= 1.1 * best + 0.01, choice
+        assert choice.k.bits >= choice.v.bits
+    unit = (K_WEIGHT + 1) * distortion("turbo3_tcq")
+    for (k, v), cost in measured.items():
+        if kinds[v].bits > 3:
+            assert (K_WEIGHT * distortion(k) + distortion(v)) / unit == pytest.approx(cost, rel=0.2, abs=0.04), (k, v)
 
 
 def test_distortion_of_the_types() -> None:

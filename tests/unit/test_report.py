@@ -117,6 +117,16 @@ def test_types_have_their_colours() -> None:
     assert all(name in STYLE for name in classes)
 
 
+def test_keys_without_centre_are_named_and_on_no_frontier() -> None:
+    plain, off = (kld("turbo3", "turbo3", 3.25, mean) for mean in (0.05, 0.01))
+    off["context"] = {"k_center": "off"}
+    assert [pair_name(r) for r in (plain, off)] == ["turbo3", "turbo3, keys as they are"]
+    (figure,) = (f for f in figures([plain, off, kld("q8_0", "q8_0", 8.5, 0.001)]) if "against bits" in f.title)
+    assert [row[0] for row in figure.rows] == ["q8_0", "turbo3", "turbo3, keys as they are"]
+    frontier = re.search(r'class="line pareto" points="([^"]*)"', figure.svg)
+    assert frontier and len(frontier[1].split()) == 2
+
+
 def kld(k: str, v: str, bits: float, mean: float) -> dict[str, Any]:
     return {
         "kind": "kld",
@@ -127,6 +137,8 @@ def kld(k: str, v: str, bits: float, mean: float) -> dict[str, Any]:
         "n_ctx": 512,
         "first": 256,
         "last": 511,
+        "text": "a.txt",
+        "tokens": "t",
         "n_tokens": 1020,
         "kv_bits": bits,
         "kld_mean": mean,

@@ -119,25 +119,31 @@ static uint32_t search_scalar(const turbo_kernels *kernels, const turbo_book *bo
     return fit(book, choice, rms).field;
 }
 
-// Trellis types: the stored scale is coarse, so codes are chosen for scales that can be stored, three of them.
+// Trellis types: the stored scale is coarse, so codes are chosen for scales that can be stored, three of them (at the
+// ends of the range a scale that is not there is replaced by its neighbour, which decides nothing).
 static uint32_t search_trellis(const turbo_kernels *kernels, const turbo_book *book, const float *y, int n, float rms,
                                turbo_choice *choice) {
+    const int largest = (int) turbo_scale_max(book->mantissa);
     const int centre = (int) turbo_scale_encode(rms, book->mantissa);
-    candidate best = {0, 0.0f};
-    for (int offset = -TRELLIS_SPREAD; offset <= TRELLIS_SPREAD; offset += TRELLIS_SPREAD) {
-        const int field = centre + offset;
-        if (field <= 0 || (uint32_t) field > turbo_scale_max(book->mantissa)) {
-            continue;
+    float scales[TURBO_TRIES];
+    int16_t q[TURBO_TRIES][TURBO_MAX_BLOCK];
+    turbo_choice tried[TURBO_TRIES];
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        int field = centre + (t - TURBO_TRIES / 2) * TRELLIS_SPREAD;
+        while (field <= 0) {
+            field += TRELLIS_SPREAD;
         }
-        const float scale = turbo_scale_decode((uint32_t) field, book->mantissa);
-        int16_t q[TURBO_MAX_BLOCK];
-        turbo_choice tried;
-        kernels->quantise(y, q, n, (float) book->substeps / (scale * book->unit_n[n == 64] * (float) n));
-        kernels->choose_trellis(book, q, n, &tried);
-        const candidate found = fit(book, &tried, scale);
+        field -= field > largest ? TRELLIS_SPREAD : 0;
+        scales[t] = turbo_scale_decode((uint32_t) field, book->mantissa);
+        kernels->quantise(y, q[t], n, (float) book->substeps / (scales[t] * book->unit_n[n == 64] * (float) n));
+    }
+    kernels->choose_trellis(book, (const int16_t (*)[TURBO_MAX_BLOCK]) q, n, tried);
+    candidate best = {0, 0.0f};
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        const candidate found = fit(book, &tried[t], scales[t]);
         if (found.explained > best.explained) {
             best = found;
-            *choice = tried;
+            *choice = tried[t];
         }
     }
     return best.field;

@@ -21,6 +21,7 @@
 // candidates of almost equal error to be told apart, and fits 16 bits: no value of a block of 128 exceeds 11.4 rms.
 #define TURBO_SUBSTEP_MAX 32000 // |quantised value|, clamped
 #define TURBO_MAX_STATES 64
+#define TURBO_TRIES 3 // scales at which the trellis search looks for codes
 
 // A codebook with what its codecs need. Windows are numbered w = oldest bits low, newest symbol high; the state before
 // a step is w % states, the state after it w >> step_bits.
@@ -68,8 +69,9 @@ typedef struct turbo_kernels {
     void (*quantise)(const float *y, int16_t *q, int n, float factor);
     // Scalar types: codes, num and den of the best gain (search.h).
     void (*choose_scalar)(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
-    // Trellis types: windows, num and den of the path of least squared error (least-numbered on ties).
-    void (*choose_trellis)(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
+    // Trellis types: windows, num and den of the path of least squared error (least-numbered on ties) of each of
+    // TURBO_TRIES quantised versions of one block; together, because the steps of one path wait for each other.
+    void (*choose_trellis)(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n, turbo_choice *choices);
     // codes[b * n + i] = entry of rotated value i of block b, for `count` blocks that lie `stride` bytes apart.
     void (*unpack)(const turbo_book *book, const uint8_t *blocks, size_t stride, int64_t count, int n, int8_t *codes);
     // y = (s * H(codes)) * factor: integers up to one multiply a value.

@@ -120,13 +120,13 @@ static void choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo
     quantise_scalar(book, search->thresholds[best_gain], q, n, choice);
 }
 
-// One trellis step: metrics of the states after it, from those before it.
-static void viterbi_step(const turbo_book *book, const int16_t *q, const int32_t *before, int32_t *after) {
+// One trellis step: metrics of the states after it, in place of those before it, and what they decided.
+static void viterbi_step(const turbo_book *book, const int16_t *q, int32_t *metrics, uint8_t *decisions) {
     const int predecessors = 1 << book->step_bits;
     const int8_t *entry = book->entries;
     int32_t old[TURBO_MAX_STATES]; // without their own predecessors
     for (int state = 0; state < book->states; state++) {
-        old[state] = before[state] & ~((1 << TURBO_PORTABLE_SHIFT) - 1);
+        old[state] = metrics[state] & ~((1 << TURBO_PORTABLE_SHIFT) - 1);
     }
     const int32_t first = turbo_viterbi_value(q[0]);
     const int32_t second = book->step == 2 ? turbo_viterbi_value(q[1]) : 0;
@@ -141,21 +141,26 @@ static void viterbi_step(const turbo_book *book, const int16_t *q, const int32_t
             const int32_t metric = from[p & (book->states - 1)] + error * (1 << TURBO_PORTABLE_SHIFT) + p;
             best = metric < best ? metric : best;
         }
-        after[state] = best;
+        metrics[state] = best;
+        decisions[state] = (uint8_t) best;
     }
 }
 
-static void choose_trellis(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice) {
-    static const int32_t start[TURBO_MAX_STATES] = {0}; // every start state is free
-    int32_t metrics[TURBO_MAX_BLOCK][TURBO_MAX_STATES];
+static void choose_trellis(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                           turbo_choice *choices) {
+    int32_t metrics[TURBO_TRIES][TURBO_MAX_STATES] = {{0}}; // every start state is free
+    turbo_decisions decisions[TURBO_MAX_BLOCK];
     uint8_t place[TURBO_MAX_STATES];
     for (int s = 0; s < TURBO_MAX_STATES; s++) {
         place[s] = (uint8_t) s;
     }
     for (int i = 0; i < n / book->step; i++) {
-        viterbi_step(book, q + i * book->step, i == 0 ? start : metrics[i - 1], metrics[i]);
+        for (int t = 0; t < TURBO_TRIES; t++) {
+            viterbi_step(book, q[t] + i * book->step, metrics[t], decisions[i][t]);
+        }
     }
-    turbo_trace_back(book, (const int32_t (*)[TURBO_MAX_STATES]) metrics, place, TURBO_PORTABLE_SHIFT, q, n, choice);
+    turbo_trace_back(book, (const turbo_decisions *) decisions, place, (const int32_t (*)[TURBO_MAX_STATES]) metrics,
+                     TURBO_PORTABLE_SHIFT, q, n, choices);
 }
 
 static void unpack_scalar(const turbo_book *book, const uint8_t *bytes, int n, int8_t *codes) {

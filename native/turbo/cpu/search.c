@@ -45,29 +45,46 @@ const turbo_scalar_search *turbo_scalar_search_of(const turbo_book *book) {
     return &searches[book->bits - 2];
 }
 
-void turbo_trace_back(const turbo_book *book, const int32_t (*metrics)[TURBO_MAX_STATES], const uint8_t *place,
-                      int shift, const int16_t *q, int n, turbo_choice *choice) {
-    const int steps = n / book->step;
-    const uint32_t predecessor_mask = (1u << book->step_bits) - 1;
+// The state with the least metric, the least-numbered on ties.
+static uint32_t best_end(const int32_t *metrics, const uint8_t *place, int states, int shift) {
     uint32_t state = 0;
-    for (uint32_t s = 1; s < (uint32_t) book->states; s++) {
-        if (metrics[steps - 1][place[s]] >> shift < metrics[steps - 1][place[state]] >> shift) {
-            state = s;
+    int32_t least = metrics[place[0]] >> shift;
+    for (int s = 1; s < states; s++) {
+        const int32_t metric = metrics[place[s]] >> shift;
+        state = metric < least ? (uint32_t) s : state;
+        least = metric < least ? metric : least;
+    }
+    return state;
+}
+
+void turbo_trace_back(const turbo_book *book, const turbo_decisions *decisions, const uint8_t *place,
+                      const int32_t (*metrics)[TURBO_MAX_STATES], int shift, const int16_t (*q)[TURBO_MAX_BLOCK],
+                      int n, turbo_choice *choices) {
+    const int step = book->step;
+    const int step_bits = book->step_bits;
+    const uint32_t symbol_mask = (1u << step_bits) - 1;
+    const uint32_t state_mask = (uint32_t) book->states - 1;
+    uint32_t states[TURBO_TRIES];
+    int32_t num[TURBO_TRIES] = {0};
+    int32_t den[TURBO_TRIES] = {0};
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        states[t] = best_end(metrics[t], place, book->states, shift);
+    }
+    for (int i = n / step - 1; i >= 0; i--) {
+#pragma GCC unroll 3
+        for (int t = 0; t < TURBO_TRIES; t++) { // in turns: each chain of loads is slow, several at once are not
+            const uint32_t w = states[t] << step_bits | (decisions[i][t][place[states[t]]] & symbol_mask);
+            choices[t].windows[i] = (uint16_t) w;
+            states[t] = w & state_mask;
+            for (int v = 0; v < step; v++) {
+                const int32_t entry = book->entries[w * (uint32_t) step + (uint32_t) v];
+                num[t] += q[t][i * step + v] * entry;
+                den[t] += entry * entry;
+            }
         }
     }
-    int32_t num = 0;
-    int32_t den = 0;
-    for (int i = steps - 1; i >= 0; i--) {
-        const uint32_t p = (uint32_t) metrics[i][place[state]] & predecessor_mask;
-        const uint32_t w = state << book->step_bits | p;
-        choice->windows[i] = (uint16_t) w;
-        for (int v = 0; v < book->step; v++) {
-            const int32_t entry = book->entries[w * (uint32_t) book->step + (uint32_t) v];
-            num += q[i * book->step + v] * entry;
-            den += entry * entry;
-        }
-        state = w & (uint32_t) (book->states - 1);
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        choices[t].num = num[t];
+        choices[t].den = den[t];
     }
-    choice->num = num;
-    choice->den = den;
 }

@@ -54,8 +54,13 @@ static inline int32_t turbo_viterbi_value(int32_t q) {
     return eighths > limit ? limit : eighths < -limit ? -limit : eighths;
 }
 
-// From the metrics after each step to windows, num and den. State s of a step is at metrics[step][place[s]].
-void turbo_trace_back(const turbo_book *book, const int32_t (*metrics)[TURBO_MAX_STATES], const uint8_t *place,
-                      int shift, const int16_t *q, int n, turbo_choice *choice);
+// Where the searches leave their decisions: for step, version and state the symbol that the best path into the state
+// gives up (bits above the symbol's may hold anything). State s is at place[s], and so is its last metric.
+typedef uint8_t turbo_decisions[TURBO_TRIES][TURBO_MAX_STATES];
+
+// From decisions and the metrics after the last step to windows, num and den of each version.
+void turbo_trace_back(const turbo_book *book, const turbo_decisions *decisions, const uint8_t *place,
+                      const int32_t (*metrics)[TURBO_MAX_STATES], int shift, const int16_t (*q)[TURBO_MAX_BLOCK],
+                      int n, turbo_choice *choices);
 
 #endif // TURBO_CPU_SEARCH_H

@@ -164,49 +164,90 @@ TURBO_AVX2 INLINE __m256i load_old(const int32_t *old, const int k, int reg, int
     }
 }
 
-TURBO_AVX2 INLINE void viterbi(const trellis_table *table, const int16_t *q, int n,
-                               int32_t (*metrics)[TURBO_MAX_STATES], const int k) {
+// The low bytes of eight registers of eight, in order: 64 bytes.
+TURBO_AVX2 INLINE void store_bytes(const __m256i *v, uint8_t *to) {
+    const __m256i byte = _mm256_set1_epi32(0xff);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++, v += 4, to += 32) {
+        const __m256i low = _mm256_packus_epi32(_mm256_and_si256(v[0], byte), _mm256_and_si256(v[1], byte));
+        const __m256i high = _mm256_packus_epi32(_mm256_and_si256(v[2], byte), _mm256_and_si256(v[3], byte));
+        const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+        _mm256_storeu_si256((__m256i *) (void *) to, bytes);
+    }
+}
+
+// Metrics after a step as the next one reads them, and the decisions.
+TURBO_AVX2 INLINE void end_step(const trellis_table *table, const int32_t *after, int32_t *metrics,
+                                uint8_t *decisions) {
     const __m256i predecessor_bits = _mm256_set1_epi32((1 << TURBO_SIMD_SHIFT) - 1);
-    _Alignas(32) int32_t old[TURBO_MAX_STATES];
-    memcpy(old, table->symbols, sizeof old);
-    for (int i = 0; i < n; i++) {
-        const uint32_t q16 = (uint16_t) (-16 * turbo_viterbi_value(q[i]));
-        const __m256i value = _mm256_set1_epi32((int32_t) (q16 | 64u << 16));
-        __m256i best[MAX_REGISTERS];
+    __m256i v[MAX_REGISTERS];
 #pragma GCC unroll 8
-        for (int reg = 0; reg < MAX_REGISTERS; reg++) {
-#pragma GCC unroll 16
-            for (int p = 0; p < 1 << k; p++) {
-                const __m256i pair = _mm256_loadu_si256((const __m256i *) (const void *) table->pairs[reg][p]);
-                const __m256i error = _mm256_madd_epi16(pair, value);
-                const __m256i metric = _mm256_add_epi32(error, load_old(old, k, reg, p));
-                best[reg] = p == 0 ? metric : _mm256_min_epi32(best[reg], metric);
-            }
+    for (int reg = 0; reg < MAX_REGISTERS; reg++) {
+        v[reg] = _mm256_load_si256((const __m256i *) (const void *) (after + 8 * reg));
+        const __m256i symbols = _mm256_loadu_si256((const __m256i *) (const void *) table->symbols[reg]);
+        _mm256_store_si256((__m256i *) (void *) (metrics + 8 * reg),
+                           _mm256_or_si256(_mm256_andnot_si256(predecessor_bits, v[reg]), symbols));
+    }
+    store_bytes(v, decisions);
+}
+
+// All steps of all versions. The versions go side by side: their minima do not wait for each other, and each pair of
+// the table is loaded once for all.
+TURBO_AVX2 INLINE void viterbi(const trellis_table *table, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                               int32_t (*metrics)[TURBO_MAX_STATES], turbo_decisions *decisions, const int k) {
+    _Alignas(32) int32_t after[TURBO_TRIES][TURBO_MAX_STATES];
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        memcpy(metrics[t], table->symbols, sizeof metrics[t]);
+    }
+    for (int i = 0; i < n; i++) {
+        __m256i value[TURBO_TRIES];
+#pragma GCC unroll 3
+        for (int t = 0; t < TURBO_TRIES; t++) {
+            value[t] = _mm256_set1_epi32((int32_t) ((uint16_t) (-16 * turbo_viterbi_value(q[t][i])) | 64u << 16));
         }
 #pragma GCC unroll 8
         for (int reg = 0; reg < MAX_REGISTERS; reg++) {
-            __m256i v = k == 2 ? _mm256_shuffle_epi32(best[reg], 0xd8) : best[reg];
-            _mm256_storeu_si256((__m256i *) (void *) (metrics[i] + 8 * reg), v);
-            v = _mm256_andnot_si256(predecessor_bits, v);
-            const __m256i symbols = _mm256_loadu_si256((const __m256i *) (const void *) table->symbols[reg]);
-            _mm256_store_si256((__m256i *) (void *) (old + 8 * reg), _mm256_or_si256(v, symbols));
+            __m256i best[TURBO_TRIES];
+#pragma GCC unroll 16
+            for (int p = 0; p < 1 << k; p++) {
+                const __m256i pair = _mm256_loadu_si256((const __m256i *) (const void *) table->pairs[reg][p]);
+#pragma GCC unroll 3
+                for (int t = 0; t < TURBO_TRIES; t++) {
+                    const __m256i error = _mm256_madd_epi16(pair, value[t]);
+                    const __m256i metric = _mm256_add_epi32(error, load_old(metrics[t], k, reg, p));
+                    best[t] = p == 0 ? metric : _mm256_min_epi32(best[t], metric);
+                }
+            }
+#pragma GCC unroll 3
+            for (int t = 0; t < TURBO_TRIES; t++) {
+                const __m256i v = k == 2 ? _mm256_shuffle_epi32(best[t], 0xd8) : best[t];
+                _mm256_store_si256((__m256i *) (void *) (after[t] + 8 * reg), v);
+            }
+        }
+#pragma GCC unroll 3
+        for (int t = 0; t < TURBO_TRIES; t++) {
+            end_step(table, after[t], metrics[t], decisions[i][t]);
         }
     }
 }
 
-TURBO_AVX2 void turbo_avx2_choose_trellis(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice) {
+TURBO_AVX2 void turbo_avx2_choose_trellis(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                                          turbo_choice *choices) {
     if (book->step != 1) {
-        turbo_kernels_portable.choose_trellis(book, q, n, choice);
+        turbo_kernels_portable.choose_trellis(book, q, n, choices);
         return;
     }
-    int32_t metrics[TURBO_MAX_BLOCK][TURBO_MAX_STATES];
+    _Alignas(32) int32_t metrics[TURBO_TRIES][TURBO_MAX_STATES];
+    turbo_decisions decisions[TURBO_MAX_BLOCK];
     const trellis_table *table = &tables[book->bits - 2];
     switch (book->bits) {
-        case 2: viterbi(table, q, n, metrics, 2); break;
-        case 3: viterbi(table, q, n, metrics, 3); break;
-        default: viterbi(table, q, n, metrics, 4); break;
+        case 2: viterbi(table, q, n, metrics, decisions, 2); break;
+        case 3: viterbi(table, q, n, metrics, decisions, 3); break;
+        default: viterbi(table, q, n, metrics, decisions, 4); break;
     }
-    turbo_trace_back(book, (const int32_t (*)[TURBO_MAX_STATES]) metrics, table->place, TURBO_SIMD_SHIFT, q, n, choice);
+    turbo_trace_back(book, (const turbo_decisions *) decisions, table->place,
+                     (const int32_t (*)[TURBO_MAX_STATES]) metrics, TURBO_SIMD_SHIFT, q, n, choices);
 }
 
 #endif // TURBO_HAVE_X86

@@ -169,48 +169,63 @@ TURBO_AVX512_VNNI INLINE __m512i shuffle(__m512i v, const int k) {
     }
 }
 
-TURBO_AVX512_VNNI INLINE void viterbi(const trellis_table *table, const int16_t *q, int n,
-                                      int32_t (*metrics)[TURBO_MAX_STATES], const int k) {
+// All steps of all versions. The versions go side by side: their minima do not wait for each other, and each pair of
+// the table is loaded once for all.
+TURBO_AVX512_VNNI INLINE void viterbi(const trellis_table *table, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                                      int32_t (*metrics)[TURBO_MAX_STATES], turbo_decisions *decisions, const int k) {
     const __m512i predecessor_bits = _mm512_set1_epi32((1 << TURBO_SIMD_SHIFT) - 1);
-    _Alignas(64) int32_t old[TURBO_MAX_STATES];
-    memcpy(old, table->symbols, sizeof old);
+    for (int t = 0; t < TURBO_TRIES; t++) {
+        memcpy(metrics[t], table->symbols, sizeof metrics[t]);
+    }
     for (int i = 0; i < n; i++) {
-        const uint32_t q16 = (uint16_t) (-16 * turbo_viterbi_value(q[i]));
-        const __m512i value = _mm512_set1_epi32((int32_t) (q16 | 64u << 16));
-        __m512i best[REGISTERS];
+        __m512i value[TURBO_TRIES];
+        __m512i best[TURBO_TRIES][REGISTERS];
+#pragma GCC unroll 3
+        for (int t = 0; t < TURBO_TRIES; t++) {
+            value[t] = _mm512_set1_epi32((int32_t) ((uint16_t) (-16 * turbo_viterbi_value(q[t][i])) | 64u << 16));
+        }
 #pragma GCC unroll 4
         for (int reg = 0; reg < REGISTERS; reg++) {
 #pragma GCC unroll 16
             for (int p = 0; p < 1 << k; p++) {
                 const __m512i pair = _mm512_loadu_si512(table->pairs[reg][p]);
-                const __m512i metric = _mm512_dpwssd_epi32(load_old(old, k, reg, p), pair, value);
-                best[reg] = p == 0 ? metric : _mm512_min_epi32(best[reg], metric);
+#pragma GCC unroll 3
+                for (int t = 0; t < TURBO_TRIES; t++) {
+                    const __m512i metric = _mm512_dpwssd_epi32(load_old(metrics[t], k, reg, p), pair, value[t]);
+                    best[t][reg] = p == 0 ? metric : _mm512_min_epi32(best[t][reg], metric);
+                }
             }
         }
+#pragma GCC unroll 3
+        for (int t = 0; t < TURBO_TRIES; t++) {
 #pragma GCC unroll 4
-        for (int reg = 0; reg < REGISTERS; reg++) {
-            const __m512i v = shuffle(best[reg], k);
-            _mm512_storeu_si512(metrics[i] + 16 * reg, v);
-            const __m512i symbols = _mm512_loadu_si512(table->symbols[reg]);
-            _mm512_store_si512(old + 16 * reg, _mm512_or_si512(_mm512_andnot_si512(predecessor_bits, v), symbols));
+            for (int reg = 0; reg < REGISTERS; reg++) {
+                const __m512i v = shuffle(best[t][reg], k);
+                _mm_storeu_si128((__m128i *) (void *) (decisions[i][t] + 16 * reg), _mm512_cvtepi32_epi8(v));
+                const __m512i symbols = _mm512_loadu_si512(table->symbols[reg]);
+                _mm512_store_si512(metrics[t] + 16 * reg,
+                                   _mm512_or_si512(_mm512_andnot_si512(predecessor_bits, v), symbols));
+            }
         }
     }
 }
 
-TURBO_AVX512_VNNI void turbo_avx512_choose_trellis(const turbo_book *book, const int16_t *q, int n,
-                                                   turbo_choice *choice) {
+TURBO_AVX512_VNNI void turbo_avx512_choose_trellis(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                                                   turbo_choice *choices) {
     if (book->step != 1) {
-        turbo_kernels_portable.choose_trellis(book, q, n, choice);
+        turbo_kernels_portable.choose_trellis(book, q, n, choices);
         return;
     }
-    _Alignas(64) int32_t metrics[TURBO_MAX_BLOCK][TURBO_MAX_STATES];
+    _Alignas(64) int32_t metrics[TURBO_TRIES][TURBO_MAX_STATES];
+    turbo_decisions decisions[TURBO_MAX_BLOCK];
     const trellis_table *table = &tables[book->bits - 2];
     switch (book->bits) {
-        case 2: viterbi(table, q, n, metrics, 2); break;
-        case 3: viterbi(table, q, n, metrics, 3); break;
-        default: viterbi(table, q, n, metrics, 4); break;
+        case 2: viterbi(table, q, n, metrics, decisions, 2); break;
+        case 3: viterbi(table, q, n, metrics, decisions, 3); break;
+        default: viterbi(table, q, n, metrics, decisions, 4); break;
     }
-    turbo_trace_back(book, (const int32_t (*)[TURBO_MAX_STATES]) metrics, table->place, TURBO_SIMD_SHIFT, q, n, choice);
+    turbo_trace_back(book, (const turbo_decisions *) decisions, table->place,
+                     (const int32_t (*)[TURBO_MAX_STATES]) metrics, TURBO_SIMD_SHIFT, q, n, choices);
 }
 
 #endif // TURBO_HAVE_X86

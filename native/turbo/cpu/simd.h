@@ -35,9 +35,11 @@ float turbo_avx512_dot(const int8_t *codes, const float *y, int n);
 
 // search_avx2.c, search_avx512.c (the trellis of the latter needs VNNI)
 void turbo_avx2_choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
-void turbo_avx2_choose_trellis(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
+void turbo_avx2_choose_trellis(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                               turbo_choice *choices);
 void turbo_avx512_choose_scalar(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
-void turbo_avx512_choose_trellis(const turbo_book *book, const int16_t *q, int n, turbo_choice *choice);
+void turbo_avx512_choose_trellis(const turbo_book *book, const int16_t (*q)[TURBO_MAX_BLOCK], int n,
+                                 turbo_choice *choices);
 
 // unpack_avx2.c, unpack_avx512.c (the latter needs VBMI)
 void turbo_avx2_unpack(const turbo_book *book, const uint8_t *blocks, size_t stride, int64_t count, int n,

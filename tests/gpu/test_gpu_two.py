@@ -87,7 +87,7 @@ def test_two_devices(tiny_model: Callable[..., Path], kind: str) -> None:
     assert len(found["gpus"]) >= 2
     for kv in TYPES:
         tokens, where = found["one"][kv]
-        assert where == ["CUDA0"] and len(tokens) == 300 and len(set(tokens)) > 10
+        assert where == ["CUDA0"] and len(tokens) >= 300 and len(set(tokens)) > 10
         assert found["other"][kv] == [tokens, ["CUDA1"]], kv
         assert found["both"][kv] == [tokens, ["CUDA0", "CUDA1"]], kv
         assert found["restored"][kv][0] == tokens, kv

@@ -78,7 +78,8 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
     const size_t tables = pair_table_bytes(args.k.format) + pair_table_bytes(args.v.format);
-    const size_t walking = queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
+    const size_t walking =
+        queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
     return std::max(walking, parked);
 }
@@ -86,14 +87,14 @@ static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
 // A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared
 // memory. Nothing else of the plan matters then. False if the cache is too long for that.
 static bool plan_cluster(const attend_args &args, attend_plan &plan, int warps, int column_blocks) {
-    constexpr int most = 8; // what every device with clusters allows
     plan.cluster = 1, plan.heads_per_block = 1;
     plan.slices = plan.tiles > 1 && args.head_dim <= 128 ? 2 : 1;
     const int tiles = (args.n_kv + 16 * plan.slices - 1) / (16 * plan.slices);
-    while (plan.cluster < most && plan.cluster * 4 < tiles) { // a warp a scheduler
+    while (plan.cluster < most_in_cluster && plan.cluster * 4 < tiles) { // a warp a scheduler
         plan.cluster *= 2;
     }
-    const size_t group = ring_slots * (16 * plan.slices * token_bytes(args, plan) + 64), one = smallest_block(args, plan);
+    const size_t group = ring_slots * (16 * plan.slices * token_bytes(args, plan) + 64);
+    const size_t one = smallest_block(args, plan);
     const int groups = one > args.shared_limit ? 0 : std::min<int>(warps, 1 + (args.shared_limit - one) / group);
     plan.splits = plan.cluster;
     return tiles <= 2 * plan.cluster * groups &&
@@ -172,16 +173,17 @@ static int splits_beside(const attend_args &args, const attend_plan &plan, int b
     const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
                        args.n_streams;
     const int free = args.multiprocessors - (busy <= args.multiprocessors / 10 ? busy : 0);
-    return plan.cluster > 0 || plan.splits * blocks <= free ? plan.splits : std::max(1, std::min(plan.splits, free / blocks));
+    return plan.cluster > 0 || plan.splits * blocks <= free ? plan.splits
+                                                            : std::max(1, std::min(plan.splits, free / blocks));
 }
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
     attend_params p = {};
     p.q = args.q, p.q_scale = args.q_scale;
     p.q_stride_row = args.q_stride_row, p.q_stride_head = args.q_stride_head, p.q_stride_stream = args.q_stride_stream;
-    const int heads = stages_rows(args, plan) ? plan.heads_per_block : args.n_head_kv;
-    p.k = make_stage(args.k, args, heads), p.v = make_stage(args.v, args, heads);
     p.copy_rows = stages_rows(args, plan);
+    const int heads = p.copy_rows ? plan.heads_per_block : args.n_head_kv;
+    p.k = make_stage(args.k, args, heads), p.v = make_stage(args.v, args, heads);
     p.cluster = plan.cluster > 1;
     for (stage_params *s : {&p.k, &p.v}) {
         s->contiguous = !p.copy_rows;
@@ -199,7 +201,8 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
         p.pending = args.pending;
     }
     p.takes_newest = takes_newest(args, plan);
-    p.heads_per_block = plan.heads_per_block, p.splits = splits_beside(args, plan, p.takes_newest ? p.pending.blocks : 0);
+    p.heads_per_block = plan.heads_per_block;
+    p.splits = splits_beside(args, plan, p.takes_newest ? p.pending.blocks : 0);
     p.partial = args.scratch;
     p.partial_ml = args.scratch + (size_t) args.n_streams * args.n_head * args.n_rows * p.splits * args.head_dim;
     const float unit = args.scale * score_unit(args.k.format, args.block);

@@ -108,7 +108,8 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
             for (int c = 0; c < 2; c++) {
                 const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
                 const __half *at =
-                    reinterpret_cast<const __half *>(mask.row + (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
+                    reinterpret_cast<const __half *>(mask.row +
+                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
                     first;
 #pragma unroll
                 for (int i = 0; i < 2 * shape::slices; i++) {

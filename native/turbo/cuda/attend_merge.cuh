@@ -196,14 +196,6 @@ static __device__ __forceinline__ void merge_cluster(const attend_params &p, con
 template <class shape, int warps>
 static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
-#ifdef V_PREFETCH
-    uint32_t touched = 0;
-#pragma unroll
-    for (int i = 0; i < (int) sizeof(p); i += 64) {
-        touched += *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(&p) + i);
-    }
-    asm volatile("" ::"r"(touched));
-#endif
     const shared_layout<shape> layout = {shared};
     const int warp = threadIdx.x / 32, group = p.by_heads.divide(warp), head = warp - group * p.heads_per_block;
     const bool active = group < p.groups;
@@ -403,7 +395,8 @@ static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid
         cluster_barrier();
     }
     if (part == 0 && warp < passes) {
-        store_output<shape>(p, blockIdx.z, blockIdx.y, column, (warp * lanes + lane % lanes) * 4, r.v, r.maximum, r.sum);
+        store_output<shape>(p, blockIdx.z, blockIdx.y, column, (warp * lanes + lane % lanes) * 4, r.v, r.maximum,
+                            r.sum);
     }
 }
 

@@ -48,6 +48,11 @@ static bool scalar_family(const attend_args &args) {
     return args.k.format <= KV_TURBO4 && args.v.format <= KV_TURBO4;
 }
 
+// Is there an instance for K and V of this one format?
+static bool same_family(const attend_args &args, const attend_plan &plan) {
+    return args.head_dim == 128 && plan.tiles == 1 && args.k.format == args.v.format && args.k.format < KV_F16;
+}
+
 // Warps of a thread block: fewer where a warp needs more registers.
 static int block_warps(int head_dim, int tiles) {
     return head_dim <= 128 && tiles == 1 ? 16 : 8;
@@ -77,7 +82,7 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
-    const size_t tables = pair_table_bytes(args.k.format) + pair_table_bytes(args.v.format);
+    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     const size_t walking =
         queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
@@ -132,12 +137,13 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
                                                                          (args.n_head_kv / plan.heads_per_block)));
     const int groups = std::max(1, warps / plan.heads_per_block);
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
-    const bool scalar = scalar_family(args);
-    const int many = args.head_dim == 512                                ? (scalar ? 2 : 1)
-                     : args.head_dim == 256 || plan.tiles > 1 || !scalar ? 2
-                                                                         : 4;
-    const size_t tables =
-        pair_table_bytes(args.k.format) + (args.v.format == args.k.format ? 0 : pair_table_bytes(args.v.format));
+    const bool scalar = scalar_family(args), same = same_family(args, plan);
+    const int many = args.head_dim == 512                                           ? (scalar ? 2 : 1)
+                     : args.head_dim == 256 || plan.tiles > 1 || !(scalar || same) ? 2
+                                                                                    : 4;
+    const int count = same ? 4 : 2; // values a look-up
+    const size_t tables = look_up_bytes(args.k.format, count) +
+                          (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
     const bool fits =
         ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 24 * 1024 <= args.shared_limit;
     plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
@@ -209,6 +215,9 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
+    if (same_family(args, plan)) {
+        return attend_same(p, args, plan, stream);
+    }
     if (scalar_family(args)) {
         return attend_scalar(p, args, plan, stream);
     }

@@ -6,7 +6,7 @@ namespace turbo_cuda {
 
 cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan,
                              cudaStream_t stream) {
-    return launch_large_heads<true>(p, args, plan, stream);
+    return launch_large_heads<family_any>(p, args, plan, stream);
 }
 
 } // namespace turbo_cuda

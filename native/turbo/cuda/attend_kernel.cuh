@@ -195,9 +195,13 @@ static __device__ __forceinline__ void
 scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
                  const tile_rows &rows, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
+    if constexpr (shape::family >= 0) {
+        using reader = typename reader_of<shape::family, n, shape::look_up>::type;
+        return tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales);
+    }
 #define TURBO_SCORES(KV, reader) \
     case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
-    if constexpr (shape::any_format) {
+    if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
         using trellis4 = reader_trellis<format_turbo4_tcq, n>;
@@ -224,9 +228,13 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
                  const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4],
                  const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
+    if constexpr (shape::family >= 0) {
+        using reader = typename reader_of<shape::family, n, shape::look_up>::type;
+        return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);
+    }
 #define TURBO_VALUES(KV, reader) \
     case KV: tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight); break
-    if constexpr (shape::any_format) {
+    if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
         using trellis4 = reader_trellis<format_turbo4_tcq, n>;
@@ -270,16 +278,17 @@ template <class shape> struct shared_layout {
     __device__ uint64_t *barriers(const attend_params &p, int group) const {
         return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block)) + group * 2 * ring_slots;
     }
-    // Tables of pairs for K and V, one for both if they have the same format.
+    static __host__ __device__ int table_bytes(int format) { return look_up_bytes(format, shape::look_up); }
+    // Look-up tables for K and V, one for both if they have the same format.
     __device__ uint8_t *k_table(const attend_params &p) const {
         return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
     }
     __device__ uint8_t *v_table(const attend_params &p) const {
-        return k_table(p) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.k.format));
+        return k_table(p) + (p.v.format == p.k.format ? 0 : table_bytes(p.k.format));
     }
     // Of the rows that are not read from the cache: values [head][row][head_dim], then scores [head][row][column].
     __device__ float *newest_values(const attend_params &p) const {
-        return reinterpret_cast<float *>(v_table(p) + pair_table_bytes(p.v.format));
+        return reinterpret_cast<float *>(v_table(p) + table_bytes(p.v.format));
     }
     __device__ float *newest_scores(const attend_params &p) const {
         return newest_values(p) + p.heads_per_block * p.pending.n_rows * shape::head_dim;
@@ -384,7 +393,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
         ring.release();
         limit_scores<shape>(s, p, mask, pairs, first, first_column);
-        const bool skips = shape::any_format && p.takes_newest && pending.concern(first, first + shape::keys);
+        const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, first + shape::keys);
         const tile_limits limits = {p.n_kv - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};
         if (!limits.whole<shape>()) {

@@ -24,7 +24,8 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
     const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
-    const size_t tables = pair_table_bytes(p.k.format) + (p.v.format == p.k.format ? 0 : pair_table_bytes(p.v.format));
+    const size_t tables = shared_layout<shape>::table_bytes(p.k.format) +
+                          (p.v.format == p.k.format ? 0 : shared_layout<shape>::table_bytes(p.v.format));
     constexpr size_t header = shared_layout<shape>::header;
     const size_t fixed = header + p.heads_per_block * head + tables + shared_layout<shape>::newest_bytes(p);
     const size_t shared_limit = args.shared_limit;
@@ -46,7 +47,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
         return error;
     }
     using columns_shape =
-        attend_shape<shape::blocks, 1, 1, shape::values_per_lane, false>; // one combine kernel a head dim
+        attend_shape<shape::blocks, 1, 1, shape::values_per_lane, family_scalar>; // one combine kernel a head dim
     p.combine_parts = args.clusters ? most_in_cluster / 2 : 1;
     while (p.combine_parts > 1 && p.n_columns * p.n_head_kv * args.n_streams * p.combine_parts > args.multiprocessors) {
         p.combine_parts /= 2;
@@ -57,44 +58,46 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
                : launch_overlapped(combine_kernel<columns_shape, 8>, columns, 8 * 32, 0, stream, p, p.combine_parts);
 }
 
-template <bool any, int blocks, int tiles, int few, int many, int values, int warps>
+template <int family, int blocks, int tiles, int few, int many, int values, int warps>
 static cudaError_t launch_slices(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    return slices == few ? launch_shape<attend_shape<blocks, tiles, few, values, any>, warps>(p, args, stream)
-                         : launch_shape<attend_shape<blocks, tiles, many, values, any>, warps>(p, args, stream);
+    return slices == few ? launch_shape<attend_shape<blocks, tiles, few, values, family>, warps>(p, args, stream)
+                         : launch_shape<attend_shape<blocks, tiles, many, values, family>, warps>(p, args, stream);
 }
 
 // Heads of 64 and 128. With two tiles of columns there is one instance: the tile of tokens is short anyway.
-template <bool any>
+template <int family>
 static cudaError_t launch_small_heads(const attend_params &p, const attend_args &args, const attend_plan &plan,
                                       cudaStream_t stream) {
-    constexpr int many = any ? 2 : 4;
+    constexpr int many = family == family_any ? 2 : 4;
     const bool one = plan.tiles == 1;
     switch (args.head_dim) {
         case 64:
-            return one ? launch_slices<any, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream)
-                       : launch_slices<any, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
+            return one ? launch_slices<family, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream)
+                       : launch_slices<family, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
         case 128:
-            return one ? launch_slices<any, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream)
-                       : launch_slices<any, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
+            return one ? launch_slices<family, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream)
+                       : launch_slices<family, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
 // Heads of 256 and 512: registers allow fewer tokens at a time.
-template <bool any>
+template <int family>
 static cudaError_t launch_large_heads(const attend_params &p, const attend_args &args, const attend_plan &plan,
                                       cudaStream_t stream) {
-    constexpr int many = any ? 1 : 2;
+    constexpr int many = family == family_any ? 1 : 2;
     switch (args.head_dim) {
         case 256:
-            return plan.tiles == 1 ? launch_slices<any, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream)
-                                   : launch_slices<any, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
-        case 512: return launch_slices<any, 4, 1, 1, many, 32, 8>(p, args, plan.slices, stream);
+            return plan.tiles == 1 ? launch_slices<family, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream)
+                                   : launch_slices<family, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
+        case 512: return launch_slices<family, 4, 1, 1, many, 32, 8>(p, args, plan.slices, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
-// Families, a file each: K and V both scalar codes, or anything; heads up to 128, or larger.
+// Families, a file each: heads of 128 with K and V of one format; both scalar codes; anything, in heads up to 128 or
+// larger.
+cudaError_t attend_same(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
 cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan,
                           cudaStream_t stream);
 cudaError_t attend_any_small(const attend_params &p, const attend_args &args, const attend_plan &plan,

@@ -234,7 +234,9 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int skipped = p.copy_rows ? first_head : 0, staged_head = p.copy_rows ? head : first_head + head;
     const char *k = p.k.data + blockIdx.z * p.k.stride_stream + skipped * p.k.stride_head;
     const char *v = p.v.data + blockIdx.z * p.v.stride_stream + skipped * p.v.stride_head;
-    if constexpr (shape::any_format) {
+    if constexpr (shape::family >= KV_TURBO2_TCQ) {
+        fill_table<shape::family, shape::look_up>(layout.k_table(p), threadIdx.x, warps * 32);
+    } else if constexpr (shape::reads_trellis) {
         fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
         if (p.v.format != p.k.format) {
             fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
@@ -247,7 +249,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     __syncthreads(); // the barriers are ready
     // Rows that are still being written are waited for, but only where they are read; newest tokens taken from their
     // source are not read at all.
-    const bool takes = shape::any_format && p.takes_newest && pending.known();
+    const bool takes = shape::reads_trellis && p.takes_newest && pending.known();
     if (!pending.known()) {
         wait_for_previous_kernel();
     }

@@ -63,16 +63,23 @@ struct attend_params {
     float source_scale; // as score_scale, for keys that are not encoded
 };
 
+// What an instance reads. A kernel is as slow as the format that needs the most registers, so the usual cases have
+// instances of their own: K and V both of one format (its number), or both scalar codes.
+static constexpr int family_scalar = -1, family_any = -2;
+
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens
-// of the cache at a time: many for throughput, few for latency. `any_format`: K and V may be trellis codes or plain
-// formats; otherwise both are scalar codes (smaller, faster kernels).
-template <int blocks_, int tiles_, int slices_, int values_per_lane_, bool any_format_> struct attend_shape {
-    static constexpr bool any_format = any_format_;
+// of the cache at a time: many for throughput, few for latency.
+template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family_> struct attend_shape {
+    static constexpr int family = family_;
+    static constexpr bool reads_plain = family == family_any;
+    static constexpr bool reads_trellis = family == family_any || family >= KV_TURBO2_TCQ;
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
+    // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
+    static constexpr int look_up = family == KV_TURBO2_TCQ && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;
     static constexpr int head_dim = blocks * block_values;
@@ -81,7 +88,7 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, bool any_f
     static constexpr int parked_row = blocks * (block_values + block_values / 8) - 4;
     static __device__ __forceinline__ int parked_at(int value) { return value + value / 32 * 4; }
     // uint4 of a prepared query block: one a part and lane; twice as many for plain formats
-    static constexpr int fragments = parts * 32 * (any_format ? 2 : 1);
+    static constexpr int fragments = parts * 32 * (reads_plain ? 2 : 1);
 
     // The inverse, for the first byte of a register.
     static __device__ __forceinline__ int quarter_of(int value) {

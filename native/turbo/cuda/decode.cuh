@@ -156,26 +156,30 @@ template <int values> struct reader_4bit : reader_scalar<4, values> {
     }
 };
 
-// Trellis codes. One look-up gives two neighbouring values: a table of 2^span pairs of bytes, span = window + bits,
-// lies in shared memory. Look-ups of a warp are random, so each meets three to four bank conflicts; several copies in
-// separate banks were slower (docs/performance.md).
-template <class format> struct pair_table {
-    static constexpr int span = format::window + format::bits;
-    static constexpr int bytes = 2 << span;
+// Trellis codes. One look-up gives `count` neighbouring values (2, or 4): a table of 2^span entries of that many bytes,
+// span = window + (count - 1) * bits, lies in shared memory. Look-ups of a warp are random, so each meets three to four
+// bank conflicts; several copies in separate banks were slower (docs/performance.md).
+template <class format, int count> struct look_up_table {
+    static constexpr int span = format::window + (count - 1) * format::bits;
+    static constexpr int bytes = count << span;
 
     // Eight pairs at a time: the first values are neighbours in the codebook, the second ones hardly differ.
     static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads) {
+        static_assert(count == 2 || (count == 4 && 2 * format::bits >= 3), "neighbours share their later values");
         constexpr int mask = (1 << format::window) - 1;
-        for (int i = thread * 8; i < 1 << span; i += threads * 8) {
+        auto entry = [&](int i, int value) { return (uint32_t) (uint8_t) format::entry(i >> value * format::bits & mask); };
+        for (int i = thread * (16 / count); i < 1 << span; i += threads * (16 / count)) {
             uint32_t words[4];
 #pragma unroll
-            for (int j = 0; j < 8; j += 2) {
-                const uint32_t a = (uint8_t) format::entry((i + j) & mask);
-                const uint32_t b = (uint8_t) format::entry((i + j + 1) & mask);
-                const uint32_t second = (uint8_t) format::entry((i + j) >> format::bits); // the same for both
-                words[j / 2] = a | second << 8 | b << 16 | second << 24;
+            for (int j = 0; j < 4; j++) {
+                if constexpr (count == 2) {
+                    const uint32_t second = entry(i + 2 * j, 1); // the same for both
+                    words[j] = entry(i + 2 * j, 0) | second << 8 | entry(i + 2 * j + 1, 0) << 16 | second << 24;
+                } else {
+                    words[j] = entry(i + j, 0) | entry(i, 1) << 8 | entry(i, 2) << 16 | entry(i, 3) << 24;
+                }
             }
-            reinterpret_cast<uint4 *>(table)[i / 8] = make_uint4(words[0], words[1], words[2], words[3]);
+            reinterpret_cast<uint4 *>(table)[i / (16 / count)] = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
 };
@@ -194,10 +198,10 @@ static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
     }
 }
 
-template <class format, int values> struct reader_trellis {
-    using pairs = pair_table<format>;
+template <class format, int values, int count = 2> struct reader_trellis {
+    using table_type = look_up_table<format, count>;
     static constexpr int bits = format::bits;
-    static constexpr int last_bit = (values == 32 ? 30 * bits : (3 * 8 + 2) * bits) + pairs::span;
+    static constexpr int last_bit = (values == 32 ? (32 - count) * bits : (3 * 8 + 4 - count) * bits) + table_type::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
 
@@ -214,33 +218,63 @@ template <class format, int values> struct reader_trellis {
         const uint32_t header = *reinterpret_cast<const uint16_t *>(shared + block);
         return __half2float(__ushort_as_half((unsigned short) ((header & 0x3ffu) << 5)));
     }
-    // The pair whose windows begin at bit `at` of the quarter.
-    template <int at> __device__ __forceinline__ uint32_t pair(const uint32_t (&w)[words]) const {
-        const uint32_t offset = bits_at<at, pairs::span, 1>(w);
-        return *reinterpret_cast<const uint16_t *>(table + offset);
+    // Four values whose windows begin at bit `at` of the quarter.
+    template <int at> __device__ __forceinline__ uint32_t four(const uint32_t (&w)[words]) const {
+        constexpr int span = table_type::span;
+        if constexpr (count == 4) {
+            return *reinterpret_cast<const uint32_t *>(table + bits_at<at, span, 2>(w));
+        } else {
+            const uint32_t low = *reinterpret_cast<const uint16_t *>(table + bits_at<at, span, 1>(w));
+            const uint32_t high = *reinterpret_cast<const uint16_t *>(table + bits_at<at + 2 * bits, span, 1>(w));
+            return byte_permute(low, high, 0x5410);
+        }
     }
     template <int part>
     __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
-        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits,
-                      second = values == 32 ? first + 4 * bits : first + 8 * bits;
-        r0 = byte_permute(pair<first>(w), pair<first + 2 * bits>(w), 0x5410);
-        r1 = byte_permute(pair<second>(w), pair<second + 2 * bits>(w), 0x5410);
+        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits;
+        r0 = four<first>(w);
+        r1 = four<values == 32 ? first + 4 * bits : first + 8 * bits>(w);
     }
 };
 
-// Bytes of the table of pairs of a format, 0 for the others.
-static __host__ __device__ constexpr int pair_table_bytes(int format) {
-    return format == KV_TURBO2_TCQ   ? pair_table<format_turbo2_tcq>::bytes
-           : format == KV_TURBO3_TCQ ? pair_table<format_turbo3_tcq>::bytes
-           : format == KV_TURBO4_TCQ ? pair_table<format_turbo4_tcq>::bytes
-                                     : 0;
+// The reader of a format of our own; `count` values a look-up of the trellis types.
+template <int format, int values, int count> struct reader_of;
+template <int values, int count> struct reader_of<KV_TURBO2, values, count> { using type = reader_2bit<values>; };
+template <int values, int count> struct reader_of<KV_TURBO3, values, count> { using type = reader_3bit<values>; };
+template <int values, int count> struct reader_of<KV_TURBO4, values, count> { using type = reader_4bit<values>; };
+template <int values, int count> struct reader_of<KV_TURBO2_TCQ, values, count> {
+    using type = reader_trellis<format_turbo2_tcq, values, count>;
+};
+template <int values, int count> struct reader_of<KV_TURBO3_TCQ, values, count> {
+    using type = reader_trellis<format_turbo3_tcq, values, count>;
+};
+template <int values, int count> struct reader_of<KV_TURBO4_TCQ, values, count> {
+    using type = reader_trellis<format_turbo4_tcq, values, count>;
+};
+
+// Bytes of the table of a format that gives `count` values a look-up, 0 for formats without one.
+static __host__ __device__ constexpr int look_up_bytes(int format, int count) {
+    switch (format) {
+        case KV_TURBO2_TCQ: return count == 4 ? look_up_table<format_turbo2_tcq, 4>::bytes : look_up_table<format_turbo2_tcq, 2>::bytes;
+        case KV_TURBO3_TCQ: return look_up_table<format_turbo3_tcq, 2>::bytes;
+        case KV_TURBO4_TCQ: return look_up_table<format_turbo4_tcq, 2>::bytes;
+        default: return 0;
+    }
 }
 
 static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
     switch (format) {
-        case KV_TURBO2_TCQ: pair_table<format_turbo2_tcq>::fill(table, thread, threads); break;
-        case KV_TURBO3_TCQ: pair_table<format_turbo3_tcq>::fill(table, thread, threads); break;
-        case KV_TURBO4_TCQ: pair_table<format_turbo4_tcq>::fill(table, thread, threads); break;
+        case KV_TURBO2_TCQ: look_up_table<format_turbo2_tcq, 2>::fill(table, thread, threads); break;
+        case KV_TURBO3_TCQ: look_up_table<format_turbo3_tcq, 2>::fill(table, thread, threads); break;
+        case KV_TURBO4_TCQ: look_up_table<format_turbo4_tcq, 2>::fill(table, thread, threads); break;
+    }
+}
+
+template <int format, int count> static __device__ __forceinline__ void fill_table(uint8_t *table, int thread, int threads) {
+    if constexpr (count == 4) {
+        look_up_table<format_turbo2_tcq, 4>::fill(table, thread, threads);
+    } else {
+        fill_pair_table(format, table, thread, threads);
     }
 }
 

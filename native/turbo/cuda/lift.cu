@@ -68,10 +68,10 @@ template <int n> static __device__ __forceinline__ void store_blocks(const __hal
 
 template <class reader, class format, int values>
 static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __grid_constant__ read_tensor p) {
-    constexpr int n = 4 * values, table_bytes = pair_table_bytes(format::id);
+    constexpr int n = 4 * values, table_bytes = look_up_bytes(format::id, 2);
     __shared__ __align__(16) uint8_t table[table_bytes > 0 ? table_bytes : 16];
     if constexpr (table_bytes > 0) {
-        pair_table<format>::fill(table, threadIdx.x, lift_warps * 32);
+        look_up_table<format, 2>::fill(table, threadIdx.x, lift_warps * 32);
     }
     __shared__ __align__(16) __half lifted[lift_warps][8][n + 8];
     wait_for_previous_kernel();

@@ -96,6 +96,7 @@ def count(value: Any) -> int | None:
 
 
 def schema(value: Any) -> str:
+    """A JSON schema as text: text as it is, anything else written as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

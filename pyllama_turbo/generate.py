@@ -211,8 +211,12 @@ class Run(Protocol):
     """What `astream` can drive: `Generation` and `Batch`."""
 
     def __next__(self) -> Event: ...
-    def cancel(self) -> None: ...
-    def close(self) -> None: ...
+
+    def cancel(self) -> None:
+        """Stop, from any thread."""
+
+    def close(self) -> None:
+        """End the run and give the context back."""
 
 
 async def astream(run: Run) -> AsyncIterator[Event]:

@@ -23,11 +23,16 @@ class BlockFormat(Protocol):
     """A storage format: `block_bytes` bytes hold `block_values` values."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the format."""
+
     @property
-    def block_values(self) -> int: ...
+    def block_values(self) -> int:
+        """Values of one block."""
+
     @property
-    def block_bytes(self) -> int: ...
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,11 @@ class Rates:
 
     @property
     def median(self) -> float:
+        """Median of the samples, tokens per second."""
         return statistics.median(self.samples)
 
     def row(self, reference: Rates) -> str:
+        """One line of the table: median, lowest and highest rate, ratio of the medians, and whether the ranges meet."""
         low, high = min(self.samples), max(self.samples)
         within = low <= max(reference.samples) and high >= min(reference.samples)
         verdict = "reference" if self is reference else "within the spread" if within else "OUTSIDE the spread"

@@ -82,11 +82,13 @@ class Weights:
         self.dtype = {"f32": np.float32, "f16": np.float16}[weight_type]
 
     def matrix(self, name: str, n_in: int, n_out: int, *, gain: float = 1.0, n_expert: int = 0) -> None:
+        """Add NAME.weight, normal values of deviation gain / sqrt(n_in); a matrix for each expert if there are any."""
         shape = (n_expert, n_out, n_in) if n_expert else (n_out, n_in)
         values = self.rng.standard_normal(shape, dtype=np.float32) * np.float32(gain / n_in**0.5)
         self.writer.add(f"{name}.weight", values.astype(self.dtype))
 
     def vector(self, name: str, n: int, *, spread: float = 0.1, mean: float = 1.0) -> None:
+        """Add n float32 values, normal with this mean and deviation; the name is taken as it is."""
         values = mean + spread * self.rng.standard_normal(n, dtype=np.float32)
         self.writer.add(name, values.astype(np.float32))
 

@@ -351,6 +351,7 @@ def evaluate(families: list[Family], tables: dict[str, Table]) -> None:
 
 
 def main() -> int:
+    """Command line: see the module's docstring; 1 if `--check` finds other tables than the file's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="train again and compare with the file")
     parser.add_argument("--evaluate", action="store_true", help="only print the distortion of the file's tables")

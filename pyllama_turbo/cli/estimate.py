@@ -44,6 +44,7 @@ class MemorySize(ParamType):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The size in bytes, an int as it is; anything that is no size is a usage error."""
         if isinstance(value, int):
             return value
         text = str(value).strip().upper().removesuffix("IB").removesuffix("B")

@@ -31,6 +31,10 @@ class SpecType(ParamType):
         self.name = spec.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value as the library takes it; one that the option refuses is a usage error.
+
+        Options of `REPEATED` stay text here and are converted together, by the library.
+        """
         if self.spec.name in REPEATED:
             return str(value)
         try:
@@ -39,6 +43,7 @@ class SpecType(ParamType):
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The choices that begin with what was typed; none for an option without choices."""
         return [CompletionItem(c) for c in self.spec.choices if c.startswith(incomplete)]
 
 
@@ -65,6 +70,7 @@ class GroupedCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, in the order of `_rank`; hidden ones are left out."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

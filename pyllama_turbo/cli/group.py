@@ -73,9 +73,11 @@ class LazyGroup(click.Group):
             raise OutputClosed from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the help; nothing is imported."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, whose module is imported for it; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f".{cmd_name}", __package__)
@@ -94,6 +96,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands and what each does, in the sections of `SECTIONS`."""
         for heading, commands in SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl(list(commands.items()))

@@ -27,6 +27,7 @@ class LogitsProcessorList(list[Any]):
     """Logits processors called one after the other: each gets what the one before it returned."""
 
     def __call__(self, input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
+        """The scores after all of them, [n_vocab]; `input_ids` are the tokens so far, prompt included."""
         for processor in self:
             scores = processor(input_ids, scores)
         return scores
@@ -36,6 +37,7 @@ class StoppingCriteriaList(list[Any]):
     """Stopping criteria of which one is enough."""
 
     def __call__(self, input_ids: NDArray[np.intc], logits: NDArray[np.single]) -> bool:
+        """Whether one of them is met; those after it are not asked."""
         return any(bool(criterion(input_ids, logits)) for criterion in self)
 
 
@@ -48,6 +50,7 @@ class MinTokensLogitsProcessor:
         self.prompt_tokens: int | None = None
 
     def __call__(self, input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
+        """The scores, changed in place; the prompt is what the first call has for `input_ids`."""
         if self.prompt_tokens is None:
             self.prompt_tokens = len(input_ids)
         if len(input_ids) - self.prompt_tokens < self.min_tokens:

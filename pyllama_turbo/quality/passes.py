@@ -22,7 +22,8 @@ class LogitSource(Protocol):
     """Something that computes logits: a context, or a stand-in for tests."""
 
     @property
-    def n_vocab(self) -> int: ...
+    def n_vocab(self) -> int:
+        """Size of the vocabulary."""
 
     def clear(self) -> None:
         """Forget all sequences."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_runs import TYPES, context, difference, load, on_gpu, prompt
@@ -12,10 +13,12 @@ from runs import go_on, same
 from pyllama_turbo import Context, Model, state
 
 Tiny = Callable[..., Path]
-SHAPES = {
-    "llama": {},
-    "head dim 128": {"head_dim": 128},
-    "sliding windows": {"arch": "gemma3", "n_layer": 6, "head_dim": 128},
+# Weights in f32: ggml fuses the matrices of a feed-forward layer or not as their results happen to lie in memory, which
+# is another in a context that only loads, and with f16 the two ways round differently.
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"weight_type": "f32"},
+    "head dim 128": {"weight_type": "f32", "head_dim": 128},
+    "sliding windows": {"weight_type": "f32", "arch": "gemma3", "n_layer": 6, "head_dim": 128},
 }
 N = 64
 ROUNDING = 1e-5  # the same kernels on the same cells
@@ -42,7 +45,7 @@ def test_a_file_goes_on_the_same_way(tiny_model: Tiny, tmp_path: Path, kv: str, 
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize("n_after", [0, 3])
 def test_after_a_context_shift(tiny_model: Tiny, kv: str, n_after: int) -> None:
-    with load(tiny_model(), gpu=True) as model:
+    with load(tiny_model(weight_type="f32"), gpu=True) as model:
         with make(model, kv) as ctx:
             ctx.prefill(prompt(model, 150))
             ctx.seqs.discard_oldest(0, 4)
@@ -59,7 +62,7 @@ def test_after_a_context_shift(tiny_model: Tiny, kv: str, n_after: int) -> None:
 @pytest.mark.parametrize("unified", [False, True])
 def test_several_sequences_at_once_and_one_by_one(tiny_model: Tiny, kv: str, unified: bool) -> None:
     sequences = {"n_seq_max": 3, "kv_unified": unified}
-    with load(tiny_model(), gpu=True) as model:
+    with load(tiny_model(weight_type="f32"), gpu=True) as model:
         with make(model, kv, **sequences) as ctx:
             for seq in range(3):
                 ctx.prefill(prompt(model, 40 + 20 * seq, seq), seq=seq)
@@ -81,7 +84,7 @@ def test_several_sequences_at_once_and_one_by_one(tiny_model: Tiny, kv: str, uni
 
 @pytest.mark.parametrize("kv", TYPES)
 def test_from_the_cpu_to_the_gpu_and_back(tiny_model: Tiny, kv: str) -> None:
-    path = tiny_model(head_dim=128)
+    path = tiny_model(weight_type="f32", head_dim=128)
     with load(path, gpu=False) as cpu, load(path, gpu=True) as gpu:
         with context(cpu, False, "f32", 512, k_center="off") as ctx:
             ctx.prefill(prompt(cpu, 150))

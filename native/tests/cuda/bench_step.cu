@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     fprintf(json, "[\n");
     bool first = true;
     for (int format = KV_TURBO2; format <= KV_TURBO4_TCQ; format++) {
-        for (int n_kv : {256, 32768, 131072}) {
+        for (int n_kv : {256, 32768, 40960, 131072}) {
             for (int rows : {1, 4}) {
                 const timing after = run(format, n_kv, rows, false), beside = run(format, n_kv, rows, true);
                 printf("%-10s n_kv %6d rows %d: attention after the write %6.2f us a layer, beside it %6.2f\n",

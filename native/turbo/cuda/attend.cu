@@ -138,9 +138,8 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     const int groups = std::max(1, warps / plan.heads_per_block);
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
     const bool scalar = scalar_family(args), same = same_family(args, plan);
-    const int many = args.head_dim == 512                                           ? (scalar ? 2 : 1)
-                     : args.head_dim == 256 || plan.tiles > 1 || !(scalar || same) ? 2
-                                                                                    : 4;
+    const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (same && args.k.format != KV_TURBO4_TCQ));
+    const int many = four ? 4 : args.head_dim == 512 && !scalar ? 1 : 2;
     const int count = same ? 4 : 2; // values a look-up
     const size_t tables = look_up_bytes(args.k.format, count) +
                           (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
@@ -150,8 +149,7 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
     }
-    const int keys = 16 * plan.slices * groups;
-    plan.splits = std::max(1, std::min((args.n_kv + keys - 1) / keys, width));
+    plan.splits = std::max(1, std::min((args.n_kv + 16 * groups - 1) / (16 * groups), width));
     return plan;
 }
 
@@ -165,22 +163,26 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
 
 // Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache
 // before the attention needs them.
-static bool takes_newest(const attend_args &args, const attend_plan &plan) {
+bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
     const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
     const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);
     return args.pending.n_rows > 0 && args.n_streams == 1 && encoded &&
            (is_trellis(args.k.format) || is_trellis(args.v.format)) && floats * sizeof(float) <= 20 * 1024;
 }
 
-// Splits of the cache. A launch that is still writing has its multiprocessors left to it if they are few: a block that
-// has to come second would cost more than the others' longer stretches.
-static int splits_beside(const attend_args &args, const attend_plan &plan, int busy) {
+// A launch that is still writing keeps its multiprocessors for a while. If they are few, thread blocks that come second
+// take them over, with a shorter stretch of the cache: late_by is how much less, in microseconds of the write over those
+// of a unit of 16 tokens and four heads of 128 (an H200's, but their ratio hardly depends on the device).
+static void plan_late(const attend_args &args, const attend_plan &plan, attend_params &p) {
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
-    const int blocks = args.n_head_kv / plan.heads_per_block * ((columns + 8 * plan.tiles - 1) / (8 * plan.tiles)) *
-                       args.n_streams;
-    const int free = args.multiprocessors - (busy <= args.multiprocessors / 10 ? busy : 0);
-    return plan.cluster > 0 || plan.splits * blocks <= free ? plan.splits
-                                                            : std::max(1, std::min(plan.splits, free / blocks));
+    const bool one_row = plan.heads_per_block == args.n_head_kv && columns <= 8 * plan.tiles && args.n_streams == 1;
+    const int busy = p.pending.blocks;
+    if (plan.cluster > 0 || !one_row || busy > args.multiprocessors / 10 || plan.splits <= args.multiprocessors - busy) {
+        return;
+    }
+    p.late = plan.splits - (args.multiprocessors - busy);
+    const int units = p.takes_newest ? 24 : 16;
+    p.late_by = units * 4 * 128 / (plan.heads_per_block * args.head_dim);
 }
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
@@ -201,14 +203,15 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.out = args.out;
     p.n_head_kv = args.n_head_kv, p.gqa = args.n_head / args.n_head_kv;
     p.by_gqa = divider::by(p.gqa), p.by_heads = divider::by(plan.heads_per_block);
-    p.inputs_ready = args.inputs_ready || args.pending.n_rows > 0;
+    p.inputs_ready = !args.pending.later && (args.inputs_ready || args.pending.n_rows > 0);
     p.n_rows = args.n_rows, p.n_columns = args.n_rows * p.gqa, p.n_kv = args.n_kv;
     if (args.n_streams == 1) {
         p.pending = args.pending;
     }
-    p.takes_newest = takes_newest(args, plan);
+    p.takes_newest = attend_takes_newest(args, plan);
     p.heads_per_block = plan.heads_per_block;
-    p.splits = splits_beside(args, plan, p.takes_newest ? p.pending.blocks : 0);
+    p.splits = plan.splits;
+    plan_late(args, plan, p);
     p.partial = args.scratch;
     p.partial_ml = args.scratch + (size_t) args.n_streams * args.n_head * args.n_rows * p.splits * args.head_dim;
     const float unit = args.scale * score_unit(args.k.format, args.block);

@@ -42,6 +42,7 @@ struct pending_write {
     int64_t first_token; // row of the cache at which K and V as passed begin
     int n_rows;          // at most 16
     int blocks;          // thread blocks of that launch, which occupy multiprocessors meanwhile
+    bool later;          // it comes after the attention instead; only for one row, and if attend_takes_newest
 };
 
 struct attend_args {
@@ -77,6 +78,9 @@ struct attend_plan {
 // heads_per_block and slices: 0 lets the plan choose.
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0);
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
+
+// Would the attention take the rows in args.pending from their source?
+bool attend_takes_newest(const attend_args &args, const attend_plan &plan);
 
 // Enqueue the attention. Returns the first error of the launches. Never allocates or synchronises.
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream);

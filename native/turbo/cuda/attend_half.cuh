@@ -91,8 +91,8 @@ template <int values> struct reader_q4_0 : half_reader<values> {
 // As tile_scores. fragments[unit*32 + lane]: the query's unit as f16 (2 registers) and what rounding left of it (2).
 template <class reader, class shape>
 static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices][shape::tiles][4],
-                                                        const tile_rows &rows, int block_bytes, const uint4 *fragments,
-                                                        const float *scales) {
+                                                        const tile_rows &rows, int count, int block_bytes,
+                                                        const uint4 *fragments, const float *scales) {
     const int lane = threadIdx.x & 31, t = lane & 3;
     constexpr int units = shape::values_per_lane / 4;
     reader first(t), second(t);
@@ -100,6 +100,13 @@ static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices
     for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
         for (int m = 0; m < shape::slices; m++) {
+            if (!reaches(count, m)) {
+#pragma unroll
+                for (int i = 0; i < 4 * shape::tiles; i++) {
+                    (&s[m][0][0])[i] = 0.0f;
+                }
+                continue;
+            }
             const uint8_t *block = rows.shared + rows.first + b * block_bytes + 2 * m * rows.step;
             first.begin(block);
             second.begin(block + rows.step);
@@ -139,6 +146,9 @@ tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::
     reader first(t), second(t);
 #pragma unroll
     for (int m = 0; m < shape::slices; m++) {
+        if (!reaches(limits.count, m)) {
+            continue;
+        }
         uint32_t x[shape::tiles], y[shape::tiles];
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {

@@ -193,14 +193,14 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
 template <class shape>
 static __device__ __forceinline__ void
 scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
-                 const tile_rows &rows, const uint4 *fragments, const float *scales) {
+                 const tile_rows &rows, int count, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
     if constexpr (shape::family >= 0) {
         using reader = typename reader_of<shape::family, n, shape::look_up>::type;
-        return tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales);
+        return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales);
     }
 #define TURBO_SCORES(KV, reader) \
-    case KV: tile_scores<reader, shape>(s, reader(table), rows, k.block_bytes, fragments, scales); break
+    case KV: tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales); break
     if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
@@ -209,9 +209,9 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
             TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
             TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
             TURBO_SCORES(KV_TURBO4_TCQ, trellis4);
-            case KV_F16: tile_scores_half<reader_f16<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
-            case KV_Q8_0: tile_scores_half<reader_q8_0<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
-            case KV_Q4_0: tile_scores_half<reader_q4_0<n>, shape>(s, rows, k.block_bytes, fragments, scales); break;
+            case KV_F16: tile_scores_half<reader_f16<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
+            case KV_Q8_0: tile_scores_half<reader_q8_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
+            case KV_Q4_0: tile_scores_half<reader_q4_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
         }
     }
     switch (k.format) {
@@ -370,19 +370,18 @@ template <class shape> struct query_loader {
     }
 };
 
-// Walk the tiles tile, tile + groups, ... below tile_end. The first two items are already on their way.
+// Walk the tokens first .. end - 1. The first two items are already on their way.
 template <class shape>
 static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
-                                            mask_reader &mask, column_state<shape> &state, int tile, int tile_end,
+                                            mask_reader &mask, column_state<shape> &state, int first, int end,
                                             int head, int staged_head, int first_column,
                                             const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     const pending_rows &pending = *layout.pending();
     tile_rows k_rows = staged_rows(p.k, k, staged_head), v_rows = staged_rows(p.v, v, staged_head);
-    for (; tile < tile_end; tile += p.groups) {
-        const int first = tile * shape::keys, next = (tile + p.groups) * shape::keys;
-        const int next_count = tile + p.groups < tile_end ? min(shape::keys, p.n_kv - next) : 0;
+    for (; first < end; first += shape::keys) {
+        const int next = first + shape::keys, next_count = max(0, min(shape::keys, end - next));
         const uint32_t pairs = mask.next;
         if (mask.ahead && next_count > 0) {
             mask.next = mask.load_pair<shape>(next, p.n_kv);
@@ -390,11 +389,11 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         float s[shape::slices][shape::tiles][4], weight[shape::tiles][2];
         k_rows.shared = ring.take();
         ring.fetch(p.k, k, next, next_count);
-        scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, fragments, scales);
+        scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales);
         ring.release();
         limit_scores<shape>(s, p, mask, pairs, first, first_column);
-        const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, first + shape::keys);
-        const tile_limits limits = {p.n_kv - first, skips ? pending.low - first : shape::keys,
+        const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, next);
+        const tile_limits limits = {end - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};
         if (!limits.whole<shape>()) {
             hide_unreal<shape>(s, limits);

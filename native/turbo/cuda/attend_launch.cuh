@@ -14,12 +14,23 @@ static int slot_bytes(const stage_params &s, int keys) {
     return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
 }
 
+// Share the cache out to the splits. The last p.late of them begin when as many units as p.late_by have been done.
+static void share_units(attend_params &p, int units) {
+    const int share = (units + p.late * p.late_by) / p.splits, early = p.splits - p.late;
+    if (share < p.late_by) {
+        p.splits = early, p.late = 0;
+    }
+    const int late = p.late > 0 ? p.late * (share - p.late_by) : 0;
+    p.split_units = (units - late) / early, p.split_rest = (units - late) % early;
+    p.late_units = p.late > 0 ? late / p.late : 0;
+}
+
 template <class shape, int warps>
 static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
     static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
     p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
     const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
-    p.split_tiles = tiles / p.splits, p.split_rest = tiles % p.splits;
+    share_units(p, (args.n_kv + 15) / 16);
     p.groups = std::min(warps / p.heads_per_block, std::max(1, (tiles + p.splits - 1) / p.splits));
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
@@ -35,6 +46,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     }
     p.groups =
         (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, (shared_limit - header) / parked));
+    p.by_groups = divider::by(p.groups);
     const size_t shared = std::max(fixed + p.groups * group, header + shared_layout<shape>::parked_bytes(p, p.groups));
     const auto kernel = attend_kernel<shape, warps>;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);

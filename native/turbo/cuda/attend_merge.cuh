@@ -202,12 +202,29 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int head_chunk = p.column_blocks == 1 ? blockIdx.y : blockIdx.y / p.column_blocks;
     const int first_head = head_chunk * p.heads_per_block;
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * shape::columns;
-    const int tile_begin = blockIdx.x * p.split_tiles + min((int) blockIdx.x, p.split_rest);
-    const int tile_end = tile_begin + p.split_tiles + ((int) blockIdx.x < p.split_rest ? 1 : 0),
-              tile = tile_begin + group;
-    const int count = active && tile < tile_end ? min(shape::keys, p.n_kv - tile * shape::keys) : 0;
+    // The group's share of the block's share of the cache, in units of 16 tokens.
+    int split = blockIdx.x, first_unit = 0, split_units = p.split_units, split_rest = p.split_rest;
+    if (split >= p.splits - p.late) {
+        first_unit = (p.splits - p.late) * split_units + split_rest;
+        split -= p.splits - p.late, split_units = p.late_units, split_rest = 0;
+    }
+    first_unit += split * split_units + min(split, split_rest);
+    const int units = split_units + (split < split_rest ? 1 : 0);
+    const int group_units = p.by_groups.divide(units), group_rest = units - group_units * p.groups;
+    const int begin = 16 * (first_unit + group * group_units + min(group, group_rest));
+    const int end = active ? min(begin + 16 * (group_units + (group < group_rest ? 1 : 0)), p.n_kv) : 0;
+    const int count = max(0, min(shape::keys, end - begin));
 
-    // Queries and mask go first: they are on the critical path, and often nothing has to be waited for.
+    // Queries and mask go first: they are on the critical path, and often nothing has to be waited for. Where something
+    // has, the tables are filled meanwhile.
+    if constexpr (shape::family >= KV_TURBO2_TCQ) {
+        fill_table<shape::family, shape::look_up>(layout.k_table(p), threadIdx.x, warps * 32);
+    } else if constexpr (shape::reads_trellis) {
+        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
+        if (p.v.format != p.k.format) {
+            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
+        }
+    }
     if (!p.inputs_ready) {
         wait_for_previous_kernel();
     }
@@ -217,7 +234,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         mask.row = p.mask + blockIdx.z * p.mask_stride_stream + p.by_gqa.divide(first_column) * p.mask_stride_row;
         mask.ahead = p.n_rows == 1 && (reinterpret_cast<uintptr_t>(mask.row) & 3) == 0;
         if (mask.ahead && count > 0) {
-            mask.next = mask.load_pair<shape>(tile * shape::keys, p.n_kv);
+            mask.next = mask.load_pair<shape>(begin, p.n_kv);
         }
     }
 
@@ -234,14 +251,6 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int skipped = p.copy_rows ? first_head : 0, staged_head = p.copy_rows ? head : first_head + head;
     const char *k = p.k.data + blockIdx.z * p.k.stride_stream + skipped * p.k.stride_head;
     const char *v = p.v.data + blockIdx.z * p.v.stride_stream + skipped * p.v.stride_head;
-    if constexpr (shape::family >= KV_TURBO2_TCQ) {
-        fill_table<shape::family, shape::look_up>(layout.k_table(p), threadIdx.x, warps * 32);
-    } else if constexpr (shape::reads_trellis) {
-        fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
-        if (p.v.format != p.k.format) {
-            fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);
-        }
-    }
     const pending_rows pending(p.pending);
     if (threadIdx.x == 0) {
         *layout.pending() = pending;
@@ -253,13 +262,13 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     if (!pending.known()) {
         wait_for_previous_kernel();
     }
-    const bool early = takes || !pending.concern(tile * shape::keys, (tile + 1) * shape::keys);
+    const bool early = takes || !pending.concern(begin, begin + shape::keys);
     const bool newest = takes && blockIdx.x == 0;
 #pragma unroll 1
     for (int late = 0; late < 2; late++) { // one place to fetch from: code that runs once is bound by its own loading
         if (active && early != (late != 0)) {
-            ring.fetch(p.k, k, tile * shape::keys, count);
-            ring.fetch(p.v, v, tile * shape::keys, count);
+            ring.fetch(p.k, k, begin, count);
+            ring.fetch(p.v, v, begin, count);
         }
         if (late) {
             break;
@@ -284,7 +293,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         take_newest<shape>(p, layout, head, state);
     }
     if (active) {
-        walk<shape>(p, ring, k, v, mask, state, tile, tile_end, head, staged_head, first_column, layout);
+        walk<shape>(p, ring, k, v, mask, state, begin, end, head, staged_head, first_column, layout);
         show_maxima<shape>(state, layout.maxima() + warp * shape::columns);
     }
     __syncthreads(); // everything staged has been used: the memory now takes the groups' results

@@ -6,7 +6,8 @@ namespace turbo_cuda {
 
 template <int format>
 static cudaError_t launch_format(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    return launch_slices<format, 1, 1, 1, 4, 32, 16>(p, args, slices, stream);
+    constexpr int many = format == KV_TURBO4_TCQ ? 2 : 4; // beside its table there is no room for more
+    return launch_slices<format, 1, 1, 1, many, 32, 16>(p, args, slices, stream);
 }
 
 cudaError_t attend_same(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream) {

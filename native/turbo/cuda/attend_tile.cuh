@@ -25,12 +25,17 @@ struct tile_limits {
     __device__ __forceinline__ bool real(int token) const { return token < count && (token < low || token > high); }
 };
 
-// Scores of 16*slices tokens x 8*tiles columns. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i &
+// Does a tile of `count` tokens reach into its m-th slice of 16? The first is taken for granted.
+static __device__ __forceinline__ bool reaches(int count, int m) {
+    return m == 0 || 16 * m < count;
+}
+
+// Scores of 16*slices tokens x 8*tiles columns, where a tile of `count` tokens reaches. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i &
 // 1), where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
 static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes,
-                                                   const tile_rows &rows, int block_bytes, const uint4 *fragments,
-                                                   const float *scales) {
+                                                   const tile_rows &rows, int count, int block_bytes,
+                                                   const uint4 *fragments, const float *scales) {
     const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
@@ -50,6 +55,14 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
         }
 #pragma unroll
         for (int m = 0; m < shape::slices; m++) {
+            // Scalar codes are unpacked faster without the question. Left unset, the scores would cost registers.
+            if (shape::reads_trellis && !reaches(count, m)) {
+#pragma unroll
+                for (int i = 0; i < 4 * shape::tiles; i++) {
+                    (&s[m][0][0])[i] = 0.0f;
+                }
+                continue;
+            }
             const uint32_t first = 2 * m * rows.step, second = first + rows.step;
             uint32_t w0[reader::words], w1[reader::words];
             reader::load(w0, place, first);
@@ -136,11 +149,14 @@ template <class shape> struct probability_fragments {
 template <class reader, class shape, int part>
 static __device__ __forceinline__ void
 tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-                 const uint32_t (&w)[2 * shape::slices][reader::words], const probability_fragments<shape> &p,
+                 int count, const uint32_t (&w)[2 * shape::slices][reader::words], const probability_fragments<shape> &p,
                  const float (&weight)[shape::tiles][2]) {
     int32_t high[2][shape::tiles][4] = {}, low[2][shape::tiles][4] = {};
 #pragma unroll
     for (int k = 0; k < (shape::slices + 1) / 2; k++) {
+        if (!reaches(count, 2 * k)) {
+            continue;
+        }
         uint32_t a[2][4] = {};
 #pragma unroll
         for (int half = 0; half < (shape::slices > 1 ? 2 : 1); half++) {
@@ -210,11 +226,11 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
             factor[n][0] = weight[n][0] * fragments.unit;
             factor[n][1] = weight[n][1] * fragments.unit;
         }
-        tile_values_part<reader, shape, 0>(out[b], codes, w, fragments, factor);
-        tile_values_part<reader, shape, 1>(out[b], codes, w, fragments, factor);
+        tile_values_part<reader, shape, 0>(out[b], codes, limits.count, w, fragments, factor);
+        tile_values_part<reader, shape, 1>(out[b], codes, limits.count, w, fragments, factor);
         if (shape::parts == 4) {
-            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, w, fragments, factor);
-            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, w, fragments, factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, limits.count, w, fragments, factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, limits.count, w, fragments, factor);
         }
     }
 }

@@ -90,6 +90,15 @@ static attend_args make_attend(int device, const ggml_tensor *dst) {
     return a;
 }
 
+bool turbo_cuda::attention_takes_newest(int device, const ggml_tensor *attention, const pending_write &write) {
+    if (!turbo_cuda_fattn_supported(device, attention)) {
+        return false;
+    }
+    attend_args args = make_attend(device, attention);
+    args.pending = write;
+    return attend_takes_newest(args, attend_make_plan(args));
+}
+
 size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor *dst) {
     const attend_args args = make_attend(device, dst);
     return scratch_offset(dst) + attend_scratch_bytes(args, attend_make_plan(args));
@@ -108,7 +117,11 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
         args.q_scale = last_scale().scale;
     }
     last_write().attention = last_scale().attention = nullptr;
+    args.pending.later = is_put_off(dst);
     CUDA_CHECK(turbo_cuda::attend(args, attend_make_plan(args), ctx.stream()));
+    if (args.pending.later) {
+        write_put_off(ctx, dst);
+    }
     return true;
 }
 

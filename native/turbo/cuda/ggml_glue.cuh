@@ -31,6 +31,9 @@ static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
+// Would `attention` on this device take the one row of `write` from its source?
+bool attention_takes_newest(int device, const ggml_tensor *attention, const pending_write &write);
+
 // Rows of `src` into `dst`, a cache of a compressed type, as they lie; ids and vectors are the caller's.
 write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst);
 
@@ -48,6 +51,14 @@ struct noted_scale {
     const float *scale;
 };
 noted_scale &last_scale();
+
+// Writes that come after their attention, beside what follows it (ggml_later.cu).
+void put_off(const ggml_tensor *attention, const write_tensor &k, const write_tensor &v);
+bool is_put_off(const ggml_tensor *attention);
+void write_put_off(ggml_backend_cuda_context &ctx, const ggml_tensor *attention);
+void forget_put_off();
+// Wait for them before `node`, if it reads or writes one of their caches.
+void join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *node);
 
 // The stream that this thread last launched on since its call began (device_state.h).
 cudaStream_t &last_stream();

@@ -188,6 +188,12 @@ static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
     const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
     if (pair) {
         note_write(cgraph, next, {first, second}, {k, v});
+        const noted_write &noted = last_write();
+        if (noted.attention != nullptr && noted.write.n_rows == 1 &&
+            attention_takes_newest(ctx.device, noted.attention, noted.write)) {
+            put_off(noted.attention, k, v);
+            return next;
+        }
     }
     CUDA_CHECK(turbo_cuda::write_rows(k, pair ? &v : nullptr, ctx.stream()));
     return pair ? next : at;
@@ -221,6 +227,7 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write().attention) {
         last_write().attention = nullptr; // something else comes between
     }
+    join_before(ctx, cgraph->nodes[i]);
     if (const int n = turbo_cuda_split_up_gate(ctx, cgraph, i)) {
         return n;
     }

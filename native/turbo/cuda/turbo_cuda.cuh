@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "ggml-backend-impl.h"
 #include "convert.cuh"
 
 // Is this one of the compressed KV types?
@@ -17,6 +18,11 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 // At a SET_ROWS into a turbo type: if the next node that computes is another one (K and V of a layer), write both in
 // one launch. Returns how many further nodes are done with, 0 = none.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
+
+// Around a graph: keep the rows of K and V that a write beside the graph may still read from being overwritten within it,
+// and let the end of the graph wait for such writes.
+void turbo_cuda_keep_sources(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+void turbo_cuda_join(ggml_backend_cuda_context & ctx);
 
 // At the first of an expert layer's up and gate products with TURBO_FUSED_UP_GATE=0 in the environment: run both as
 // kernels of their own, so that upstream does not fuse them with their activation. Returns as turbo_cuda_try_fuse.

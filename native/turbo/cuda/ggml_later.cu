@@ -1,0 +1,126 @@
+// The newest token's trellis codes, searched for beside the rest of the graph.
+//
+// The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than the
+// attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it safe: the
+// rows outlive the graph (turbo_cuda_keep_sources), whoever else touches the cache waits (join_before), and so does the end
+// of the graph (turbo_cuda_join).
+
+#include "turbo/cuda/formats.cuh"
+#include "turbo/cuda/ggml_glue.cuh"
+
+#include <algorithm>
+#include <vector>
+
+using namespace turbo_cuda;
+
+namespace {
+
+struct device_event {
+    cudaEvent_t event = nullptr;
+
+    void let_wait(cudaStream_t waits, cudaStream_t until) {
+        if (event == nullptr) {
+            CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        }
+        CUDA_CHECK(cudaEventRecord(event, until));
+        CUDA_CHECK(cudaStreamWaitEvent(waits, event));
+    }
+    ~device_event() {
+        if (event != nullptr) {
+            (void) cudaEventDestroy(event);
+        }
+    }
+};
+
+// Of this thread, which enqueues one graph at a time.
+struct later_writes {
+    const ggml_tensor *attention = nullptr; // whose write is put off
+    write_tensor tensor[2];
+    std::vector<const char *> caches; // being written
+    device_event fork[GGML_CUDA_MAX_DEVICES], join[GGML_CUDA_MAX_DEVICES];
+};
+
+} // namespace
+
+static later_writes &state() {
+    static thread_local later_writes writes;
+    return writes;
+}
+
+static cudaStream_t side_stream(ggml_backend_cuda_context &ctx) {
+    return ctx.stream(ctx.device, GGML_CUDA_MAX_STREAMS - 1);
+}
+
+void turbo_cuda::put_off(const ggml_tensor *attention, const write_tensor &k, const write_tensor &v) {
+    state().attention = attention, state().tensor[0] = k, state().tensor[1] = v;
+}
+
+bool turbo_cuda::is_put_off(const ggml_tensor *attention) {
+    return state().attention == attention;
+}
+
+void turbo_cuda::write_put_off(ggml_backend_cuda_context &ctx, const ggml_tensor *attention) {
+    later_writes &writes = state();
+    GGML_ASSERT(writes.attention == attention);
+    writes.attention = nullptr;
+    const cudaStream_t side = side_stream(ctx);
+    writes.fork[ctx.device].let_wait(side, ctx.stream());
+    for (const write_tensor &w : writes.tensor) {
+        writes.caches.push_back(w.target);
+    }
+    CUDA_CHECK(write_rows(writes.tensor[0], &writes.tensor[1], side));
+}
+
+void turbo_cuda::forget_put_off() {
+    state().attention = nullptr;
+    state().caches.clear();
+}
+
+void turbo_cuda_join(ggml_backend_cuda_context &ctx) {
+    later_writes &writes = state();
+    if (!writes.caches.empty()) {
+        writes.caches.clear();
+        writes.join[ctx.device].let_wait(ctx.stream(), side_stream(ctx));
+    }
+}
+
+void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *node) {
+    const auto touches = [](const ggml_tensor *t) {
+        if (t == nullptr || !turbo_type_is(t->type)) {
+            return false;
+        }
+        const ggml_tensor *base = t->view_src != nullptr ? t->view_src : t;
+        const auto &caches = state().caches;
+        return std::find(caches.begin(), caches.end(), (const char *) base->data) != caches.end();
+    };
+    if (!state().caches.empty() && (touches(node) || std::any_of(node->src, node->src + GGML_MAX_SRC, touches))) {
+        turbo_cuda_join(ctx);
+    }
+}
+
+// The tensors behind the rows of a write: what they are views of, and what they were before K is scaled and centred.
+static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
+    while (t != nullptr) {
+        params->add_alloc_dep(params->user_data, t->view_src != nullptr ? t->view_src : t, until);
+        const bool leads_on = ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB;
+        t = leads_on ? t->src[0] : nullptr;
+    }
+}
+
+void turbo_cuda_keep_sources(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+    const auto writes_row = [](const ggml_tensor *node) {
+        return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && node->src[1]->ne[0] == 1;
+    };
+    const auto by_trellis = [&](const ggml_tensor *node) {
+        return writes_row(node) && is_trellis(kv_format_of(node->type));
+    };
+    ggml_tensor **nodes = cgraph->nodes, **end = nodes + cgraph->n_nodes;
+    if (std::any_of(nodes, end, by_trellis)) {
+        for (ggml_tensor **node = nodes; node < end; node++) {
+            if (writes_row(*node)) {
+                keep_source((*node)->src[0], end[-1], params);
+                keep_source((*node)->src[1], end[-1], params);
+            }
+        }
+    }
+}

@@ -26,7 +26,7 @@ NATIVE = ROOT / "native"
 CUDA = NATIVE / "turbo" / "cuda"
 TESTS = NATIVE / "tests" / "cuda"
 CPU = NATIVE / "turbo" / "cpu"
-KERNELS = ("attend", "attend_scalar", "attend_any_small", "attend_any_large", "lift", "write")
+KERNELS = ("attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "lift", "write")
 ARCHITECTURES = ("80", "86", "89", "90", "120")
 CPU_FLAGS = {
     "_avx2": ["-mavx2", "-mfma"],

@@ -48,9 +48,17 @@ static bool scalar_family(const attend_args &args) {
     return args.k.format <= KV_TURBO4 && args.v.format <= KV_TURBO4;
 }
 
-// Is there an instance for K and V of this one format?
-static bool same_family(const attend_args &args, const attend_plan &plan) {
-    return args.head_dim == 128 && plan.tiles == 1 && args.k.format == args.v.format && args.k.format < KV_F16;
+// Has this pair of formats an instance of its own (attend_pairs.cu)?
+static bool own_instance(const attend_args &args, const attend_plan &plan) {
+    const int k = args.k.format, v = args.v.format;
+    if (plan.tiles > 1 || args.head_dim < 128) {
+        return false;
+    }
+    if (args.head_dim > 128) {
+        return k == v && is_trellis(k);
+    }
+    return (k == v && (k < KV_F16 || k == KV_Q8_0)) || (k == KV_Q8_0 && v == KV_TURBO3) ||
+           (k == KV_TURBO4_TCQ && v == KV_TURBO3_TCQ);
 }
 
 // Warps of a thread block: fewer where a warp needs more registers.
@@ -137,10 +145,10 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
                                                                          (args.n_head_kv / plan.heads_per_block)));
     const int groups = std::max(1, warps / plan.heads_per_block);
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
-    const bool scalar = scalar_family(args), same = same_family(args, plan);
-    const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (same && args.k.format != KV_TURBO4_TCQ));
-    const int many = four ? 4 : args.head_dim == 512 && !scalar ? 1 : 2;
-    const int count = same ? 4 : 2; // values a look-up
+    const bool scalar = scalar_family(args), own = own_instance(args, plan);
+    const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (own && args.k.format < KV_TURBO4_TCQ));
+    const int many = four ? 4 : args.head_dim == 512 && !scalar && !own ? 1 : 2;
+    const int count = own ? 4 : 2; // values a look-up
     const size_t tables = look_up_bytes(args.k.format, count) +
                           (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
     const bool fits =
@@ -218,8 +226,8 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
-    if (same_family(args, plan)) {
-        return attend_same(p, args, plan, stream);
+    if (own_instance(args, plan)) {
+        return attend_pairs(p, args, plan, stream);
     }
     if (scalar_family(args)) {
         return attend_scalar(p, args, plan, stream);

@@ -195,8 +195,10 @@ static __device__ __forceinline__ void
 scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
                  const tile_rows &rows, int count, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
-    if constexpr (shape::family >= 0) {
-        using reader = typename reader_of<shape::family, n, shape::look_up>::type;
+    if constexpr (shape::k_format == KV_Q8_0) {
+        return tile_scores_half<reader_q8_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales);
+    } else if constexpr (shape::one_pair) {
+        using reader = typename reader_of<shape::k_format, n, shape::look_up>::type;
         return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales);
     }
 #define TURBO_SCORES(KV, reader) \
@@ -228,8 +230,10 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
                  const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4],
                  const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
-    if constexpr (shape::family >= 0) {
-        using reader = typename reader_of<shape::family, n, shape::look_up>::type;
+    if constexpr (shape::v_format == KV_Q8_0) {
+        return tile_values_half<reader_q8_0<n>, shape>(state.out, rows, limits, v.block_bytes, p, weight);
+    } else if constexpr (shape::one_pair) {
+        using reader = typename reader_of<shape::v_format, n, shape::look_up>::type;
         return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);
     }
 #define TURBO_VALUES(KV, reader) \

@@ -217,9 +217,13 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
 
     // Queries and mask go first: they are on the critical path, and often nothing has to be waited for. Where something
     // has, the tables are filled meanwhile.
-    if constexpr (shape::family >= KV_TURBO2_TCQ) {
-        fill_table<shape::family, shape::look_up>(layout.k_table(p), threadIdx.x, warps * 32);
-    } else if constexpr (shape::reads_trellis) {
+    if constexpr (is_trellis(shape::k_format)) {
+        fill_table<shape::k_format, shape::look_up>(layout.k_table(p), threadIdx.x, warps * 32);
+    }
+    if constexpr (is_trellis(shape::v_format) && shape::v_format != shape::k_format) {
+        fill_table<shape::v_format, shape::look_up>(layout.v_table(p), threadIdx.x, warps * 32);
+    }
+    if constexpr (shape::family == family_any) {
         fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, warps * 32);
         if (p.v.format != p.k.format) {
             fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, warps * 32);

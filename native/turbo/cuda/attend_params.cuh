@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "attend.h"
+#include "formats.cuh"
 
 namespace turbo_cuda {
 
@@ -65,23 +65,28 @@ struct attend_params {
     float source_scale; // as score_scale, for keys that are not encoded
 };
 
-// What an instance reads. A kernel is as slow as the format that needs the most registers, so the usual cases have
-// instances of their own: K and V both of one format (its number), or both scalar codes.
+// What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats have
+// instances of their own. Others share one for scalar codes and one for anything.
 static constexpr int family_scalar = -1, family_any = -2;
+static constexpr int family_of(int k_format, int v_format) {
+    return k_format | v_format << 4;
+}
 
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens
 // of the cache at a time: many for throughput, few for latency.
 template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family_> struct attend_shape {
     static constexpr int family = family_;
-    static constexpr bool reads_plain = family == family_any;
-    static constexpr bool reads_trellis = family == family_any || family >= KV_TURBO2_TCQ;
+    static constexpr bool one_pair = family >= 0;
+    static constexpr int k_format = one_pair ? family & 15 : -1, v_format = one_pair ? family >> 4 : -1;
+    static constexpr bool reads_plain = family == family_any || k_format >= KV_F16 || v_format >= KV_F16;
+    static constexpr bool reads_trellis = family == family_any || is_trellis(k_format) || is_trellis(v_format);
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
     // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
-    static constexpr int look_up = family == KV_TURBO2_TCQ && slices > 1 ? 4 : 2;
+    static constexpr int look_up = family == family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ) && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;
     static constexpr int head_dim = blocks * block_values;

@@ -22,9 +22,9 @@ bool turbo_cuda_records() {
 }
 
 void turbo_cuda_forget_error() {
+    forget_put_off();
     (void) cudaGetLastError();
     last_write().attention = last_scale().attention = nullptr;
-    forget_put_off();
 }
 
 void turbo_cuda_drop_graphs(ggml_backend *backend) {

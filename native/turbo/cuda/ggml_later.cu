@@ -73,7 +73,10 @@ void turbo_cuda::write_put_off(ggml_backend_cuda_context &ctx, const ggml_tensor
 
 void turbo_cuda::forget_put_off() {
     state().attention = nullptr;
-    state().caches.clear();
+    if (!state().caches.empty()) { // after an error, and nobody will wait for them
+        state().caches.clear();
+        (void) cudaDeviceSynchronize();
+    }
 }
 
 void turbo_cuda_join(ggml_backend_cuda_context &ctx) {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gpu_runs import TYPES, context, difference, load, on_gpu, prompt
 from runs import go_on, same
@@ -13,15 +14,27 @@ from runs import go_on, same
 from pyllama_turbo import Context, Model, state
 
 Tiny = Callable[..., Path]
-# Weights in f32: ggml fuses the matrices of a feed-forward layer or not as their results happen to lie in memory, which
-# is another in a context that only loads, and with f16 the two ways round differently.
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"weight_type": "f32"},
-    "head dim 128": {"weight_type": "f32", "head_dim": 128},
+    "llama": {},
+    "head dim 128": {"head_dim": 128},
     "sliding windows": {"weight_type": "f32", "arch": "gemma3", "n_layer": 6, "head_dim": 128},
+    # f16 shows whether both contexts fuse the same operations: the two ways round differently
+    "sliding windows, f16": {"arch": "gemma3", "n_layer": 6, "head_dim": 128},
 }
 N = 64
 ROUNDING = 1e-5  # the same kernels on the same cells
+
+
+def follows(ctx: Context, first: int, expected: tuple[list[int], np.ndarray]) -> None:
+    """`ctx` gives the logits of a continuation whose cells lay elsewhere: loading closes the gap a shift leaves.
+
+    Attention then adds up in other tiles. What differs in the last bits may get another code when it is stored, so
+    tokens after the first may differ by what a code or two are worth.
+    """
+    tokens, rows = expected
+    for i, token in enumerate([first, *tokens[:-1]]):
+        ctx.decode([token])
+        assert difference(ctx.logits[0], rows[i]) < (1e-4 if i == 0 else 0.01), i
 
 
 def make(model: Model, kv: str, **keywords: object) -> Context:
@@ -55,14 +68,14 @@ def test_after_a_context_shift(tiny_model: Tiny, kv: str, n_after: int) -> None:
         with make(model, kv) as ctx:
             state.set_bytes(ctx, data)
             assert ctx.seqs.tokens() == known
-            assert same(go_on(ctx, 9, N), expected, ROUNDING)
+            follows(ctx, 9, expected)
 
 
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize("unified", [False, True])
 def test_several_sequences_at_once_and_one_by_one(tiny_model: Tiny, kv: str, unified: bool) -> None:
     sequences = {"n_seq_max": 3, "kv_unified": unified}
-    with load(tiny_model(weight_type="f32"), gpu=True) as model:
+    with load(tiny_model(), gpu=True) as model:
         with make(model, kv, **sequences) as ctx:
             for seq in range(3):
                 ctx.prefill(prompt(model, 40 + 20 * seq, seq), seq=seq)
@@ -84,7 +97,7 @@ def test_several_sequences_at_once_and_one_by_one(tiny_model: Tiny, kv: str, uni
 
 @pytest.mark.parametrize("kv", TYPES)
 def test_from_the_cpu_to_the_gpu_and_back(tiny_model: Tiny, kv: str) -> None:
-    path = tiny_model(weight_type="f32", head_dim=128)
+    path = tiny_model(head_dim=128)
     with load(path, gpu=False) as cpu, load(path, gpu=True) as gpu:
         with context(cpu, False, "f32", 512, k_center="off") as ctx:
             ctx.prefill(prompt(cpu, 150))

@@ -2,7 +2,7 @@
 //
 // The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than the
 // attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it safe: the
-// rows outlive the graph (turbo_cuda_keep_sources), whoever else touches the cache waits (join_before), and so does the end
+// rows outlive the graph (turbo_cuda_keep_rows), whoever else touches the cache waits (join_before), and so does the end
 // of the graph (turbo_cuda_join).
 
 #include "turbo/cuda/formats.cuh"
@@ -110,7 +110,7 @@ static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_o
     }
 }
 
-void turbo_cuda_keep_sources(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+void turbo_cuda_keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     const auto writes_row = [](const ggml_tensor *node) {
         return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && node->src[1]->ne[0] == 1;
     };
@@ -125,5 +125,12 @@ void turbo_cuda_keep_sources(ggml_cgraph *cgraph, ggml_backend_graph_optimize_pa
                 keep_source((*node)->src[1], end[-1], params);
             }
         }
+    }
+}
+
+void turbo_cuda_keep(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+    if (cgraph->n_nodes > 0) {
+        turbo_cuda_keep_rows(cgraph, params);
+        turbo_cuda_keep_up_gate(cgraph, params);
     }
 }

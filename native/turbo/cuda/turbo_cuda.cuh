@@ -19,9 +19,13 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 // one launch. Returns how many further nodes are done with, 0 = none.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
-// Around a graph: keep the rows of K and V that a write beside the graph may still read from being overwritten within it,
-// and let the end of the graph wait for such writes.
-void turbo_cuda_keep_sources(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+// Before a graph is laid out in memory: keep what is read late from being overwritten. These are the rows of K and V that a
+// write beside the graph reads, and the inputs of up and gate products until their activation.
+void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+void turbo_cuda_keep_rows(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+
+// At the end of a graph: wait for writes beside it.
 void turbo_cuda_join(ggml_backend_cuda_context & ctx);
 
 // At the first of an expert layer's up and gate products with TURBO_FUSED_UP_GATE=0 in the environment: run both as

@@ -1,4 +1,5 @@
-// The switch of one of upstream's fusions, so that its gain can be measured alone.
+// One of upstream's fusions, the up and gate products of a feed-forward layer with their activation: what it needs to be
+// taken always, and a switch, so that its gain can be measured alone.
 
 #include "turbo/cuda/turbo_cuda.cuh"
 
@@ -36,4 +37,30 @@ int turbo_cuda_split_up_gate(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph
         ggml_cuda_mul_mat_vec_q(ctx, product->src[0], product->src[1], product->src[2], product);
     }
     return 1;
+}
+
+// Upstream fuses only where the result overlaps no input in memory, which would be chance: the same model would compute
+// with other rounding, layer by layer, as its graphs happen to be laid out.
+void turbo_cuda_keep_up_gate(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+    constexpr int64_t fused_rows = 64; // tokens times experts: batches that are ever fused are short
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        ggml_tensor *glu = cgraph->nodes[i];
+        if (glu->op != GGML_OP_GLU || glu->src[1] == nullptr || ggml_nrows(glu) > fused_rows) {
+            continue;
+        }
+        for (int j = 0; j < 2; j++) {
+            const ggml_tensor *product = glu->src[j];
+            while (product->op == GGML_OP_ADD || product->op == GGML_OP_ADD_ID || product->op == GGML_OP_MUL) {
+                product = product->src[0]; // bias and scale
+            }
+            if (product->op != GGML_OP_MUL_MAT && product->op != GGML_OP_MUL_MAT_ID) {
+                continue;
+            }
+            for (ggml_tensor *input : {product->src[1], product->src[2]}) {
+                if (input != nullptr) {
+                    params->add_alloc_dep(params->user_data, input->view_src != nullptr ? input->view_src : input, glu);
+                }
+            }
+        }
+    }
 }

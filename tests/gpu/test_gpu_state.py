@@ -26,10 +26,11 @@ ROUNDING = 1e-5  # the same kernels on the same cells
 
 
 def follows(ctx: Context, first: int, expected: tuple[list[int], np.ndarray]) -> None:
-    """`ctx` gives the logits of a continuation whose cells lay elsewhere: loading closes the gap a shift leaves.
+    """`ctx` gives the logits of a continuation beside other hidden cells: what a shift left in its gap is not saved.
 
-    Attention then adds up in other tiles. What differs in the last bits may get another code when it is stored, so
-    tokens after the first may differ by what a code or two are worth.
+    The largest block scale of a tile sets the step in which its probabilities are rounded, hidden cells included. What
+    then differs in the last bits may get another code when it is stored, so tokens after the first may differ by what a
+    code or two are worth.
     """
     tokens, rows = expected
     for i, token in enumerate([first, *tokens[:-1]]):

@@ -354,7 +354,7 @@ template <class shape> struct query_loader {
             const float *scale = p.q_scale + head * shape::head_dim + b * shape::block_values + (threadIdx.x & 15) * n;
 #pragma unroll
             for (int i = 0; i < n; i++) {
-                x[i] = __fmul_rn(x[i], scale[i]); // as a kernel of its own would, which is the other way to do it
+                x[i] *= scale[i];
             }
         }
     }

@@ -43,11 +43,11 @@ static __device__ __forceinline__ void score_newest(const attend_params &p, cons
     for (int b = 0; b < shape::blocks; b++) {
         const int first = head_kv * shape::head_dim + b * shape::block_values;
         load_lane<n>(row, first, key[b]);
-        apply<n>(p.pending.factor, first, key[b], [](float x, float y) { return __fmul_rn(x, y); });
-        apply<n>(p.pending.centre, first, key[b], [](float x, float y) { return __fsub_rn(x, y); });
+        apply<n>(p.pending.factor, first, key[b], [](float x, float y) { return x * y; });
+        apply<n>(p.pending.centre, first, key[b], [](float x, float y) { return x - y; });
         // instead of the queries
         apply<n>(p.q_scale, first + head_kv * (p.gqa - 1) * shape::head_dim, key[b],
-                 [](float x, float y) { return __fmul_rn(x, y); });
+                 [](float x, float y) { return x * y; });
     }
     // all queries are on their way at the same time
     float score[shape::columns];

@@ -40,10 +40,10 @@ static __device__ __forceinline__ void load_block(const write_tensor &w, const c
         x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
                              : reinterpret_cast<const float *>(source)[at + i];
         if (w.factor != nullptr) {
-            x[i] = __fmul_rn(x[i], w.factor[at + i]); // rounded as by kernels of their own
+            x[i] *= w.factor[at + i];
         }
         if (w.centre != nullptr) {
-            x[i] = __fsub_rn(x[i], w.centre[at + i]);
+            x[i] -= w.centre[at + i];
         }
     }
 }

@@ -68,7 +68,7 @@ def test_an_allocation_that_fails(
 def test_a_shift_that_finds_no_memory_is_made_up_for(probe: Probe, spare: int) -> None:
     # Turning keys needs more room than decoding: without it, what follows must not be computed from unturned keys. How
     # much memory there is decides which allocation fails.
-    assert probe(f"spare = {spare} << 20" + """
+    code = """
         import resource
         def run(limited):
             with model.context(32768, kv="turbo3", n_threads=1, n_batch=64, n_ubatch=64) as ctx:
@@ -77,7 +77,7 @@ def test_a_shift_that_finds_no_memory_is_made_up_for(probe: Probe, spare: int) -
                 if limited:
                     gc.collect()
                     now = int(open("/proc/self/statm").read().split()[0]) * 4096
-                    resource.setrlimit(resource.RLIMIT_AS, (now + spare, resource.RLIM_INFINITY))
+                    resource.setrlimit(resource.RLIMIT_AS, (now + (SPARE << 20), resource.RLIM_INFINITY))
                     error = expect(errors.MemoryLimitError, ctx.seqs.shift, 0, 100, -1, -100)
                     assert "shift" in str(error) or "alloc" in str(error), error
                     expect(errors.MemoryLimitError, ctx.decode, [9])
@@ -89,4 +89,6 @@ def test_a_shift_that_finds_no_memory_is_made_up_for(probe: Probe, spare: int) -
         with Model.open(path) as model:
             assert np.array_equal(run(True), run(False))
         print("the same")
-    """, n_embd=512, n_head=8, n_head_kv=8, head_dim=64) == "the same"  # fmt: skip
+    """
+    shape = {"n_embd": 512, "n_head": 8, "n_head_kv": 8, "head_dim": 64}
+    assert probe(code.replace("SPARE", str(spare)), **shape) == "the same"

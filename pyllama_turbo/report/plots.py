@@ -16,6 +16,7 @@ from .svg import Axis, Chart
 __all__ = ["figures"]
 
 _PATHS = {"decode": "one token at a time", "prefill": "prefill"}
+_MOST_LABELS = 12  # of one chart, before they run into each other
 _PHASE_NAMES = {phase.key: phase.name for phase in PHASES}
 
 
@@ -36,48 +37,64 @@ def _pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def _kld_against_bits(records: Sequence[Record]) -> list[Figure]:
     found = []
     keys = ("model", "path", "n_ctx", "first", "backend", "tokens")
-    for (model, path, n_ctx, _, backend, _), group in grouped(good(records, "kld"), *keys).items():
-        measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
-        floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
-        if len(measured) < 2:
-            continue
-        x_low, x_high = min(r["kv_bits"] for r in measured), max(r["kv_bits"] for r in measured)
-        low, high = _spread([*(r["kld_mean"] for r in measured), floor], 1.6)
-        chart = Chart(
-            Axis("bits a cached value", x_low - 0.5, x_high + 0.5),
-            Axis("mean KL divergence, nats", low, high, log=True),
-            model,
-        )
-        offered = [(r["kv_bits"], r["kld_mean"]) for r in measured if default_keys(r)]
-        chart.line(_pareto(offered), "pareto", dashed=True)
-        if floor:
-            chart.level(floor, "floor: f16 with other roundings")
-        for r in measured:
-            tip = f"{pair_name(r)}: {r['kld_mean']:.4f} ± {r['kld_se']:.4f} at {r['kv_bits']:.3f} bits"
-            chart.error(r["kv_bits"], max(r["kld_mean"] - r["kld_se"], low), r["kld_mean"] + r["kld_se"], css_class(r))
-            chart.point(r["kv_bits"], r["kld_mean"], css_class(r), tip, shape=shape(r))
-        for r in measured:
-            chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
-        found.append(
-            Figure(
-                f"Divergence against bits: {model}, {_PATHS[path]}, context {n_ctx:,}, {str(backend).upper()}",
-                f"Lower left is better; the dashed line joins pairs that no other beats in both. {_scored(group[0])}",
-                chart.render(),
-                ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
-                tuple(
-                    (
-                        pair_name(r),
-                        f"{r['kv_bits']:.3f}",
-                        kld_text(r),
-                        f"{r['kld_percentiles']['0.999']:.4f}",
-                        f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f} %",
-                        f"{r['ppl']:.3f} (f16 {r['ppl_base']:.3f})",
-                    )
-                    for r in sorted(group, key=sort_key)
-                ),
-            )
-        )
+    for (model, path, n_ctx, _, backend, _), all_of_it in grouped(good(records, "kld"), *keys).items():
+        for what, group in _readable(all_of_it):
+            title = f"{model}, {_PATHS[path]}, context {n_ctx:,}, {str(backend).upper()}{what}"
+            found += _kld_figure(group, model, title)
     return found
+
+
+def _readable(group: Sequence[Record]) -> list[tuple[str, Sequence[Record]]]:
+    """What goes into one chart. Where all are too many, pairs with several kinds of keys are compared in another."""
+    others = {(r["type_k"], r["type_v"]) for r in group if not default_keys(r)}
+    if not others or len(group) <= _MOST_LABELS:
+        return [("", group)]
+    compared = [r for r in group if r.get("floor") or (r["type_k"], r["type_v"]) in others]
+    return [("", [r for r in group if default_keys(r)]), (", kinds of keys", compared)]
+
+
+def _kld_figure(group: Sequence[Record], model: str, title: str) -> list[Figure]:
+    """The chart of a group, none if there is nothing to compare."""
+    measured = [r for r in group if r["kld_mean"] > 0 and r["kv_bits"] < 16]
+    floor = next((r["kld_mean"] for r in group if r.get("floor")), 0.0)
+    if len(measured) < 2:
+        return []
+    x_low, x_high = min(r["kv_bits"] for r in measured), max(r["kv_bits"] for r in measured)
+    low, high = _spread([*(r["kld_mean"] for r in measured), floor], 1.6)
+    chart = Chart(
+        Axis("bits a cached value", x_low - 0.5, x_high + 0.5),
+        Axis("mean KL divergence, nats", low, high, log=True),
+        model,
+    )
+    offered = [(r["kv_bits"], r["kld_mean"]) for r in measured if default_keys(r)]
+    chart.line(_pareto(offered), "pareto", dashed=True)
+    if floor:
+        chart.level(floor, "floor: f16 with other roundings")
+    for r in measured:
+        tip = f"{pair_name(r)}: {r['kld_mean']:.4f} ± {r['kld_se']:.4f} at {r['kv_bits']:.3f} bits"
+        chart.error(r["kv_bits"], max(r["kld_mean"] - r["kld_se"], low), r["kld_mean"] + r["kld_se"], css_class(r))
+        chart.point(r["kv_bits"], r["kld_mean"], css_class(r), tip, shape=shape(r))
+    for r in measured:
+        chart.near_label(r["kv_bits"], r["kld_mean"], pair_name(r), css_class(r))
+    return [
+        Figure(
+            f"Divergence against bits: {title}",
+            f"Lower left is better; the dashed line joins pairs that no other beats in both. {_scored(group[0])}",
+            chart.render(),
+            ("K/V", "bits", "mean KLD", "99.9 %", "same top", "perplexity"),
+            tuple(
+                (
+                    pair_name(r),
+                    f"{r['kv_bits']:.3f}",
+                    kld_text(r),
+                    f"{r['kld_percentiles']['0.999']:.4f}",
+                    f"{100 * r['same_top']:.2f} ± {100 * r['same_top_err']:.2f} %",
+                    f"{r['ppl']:.3f} (f16 {r['ppl_base']:.3f})",
+                )
+                for r in sorted(group, key=sort_key)
+            ),
+        )
+    ]
 
 
 def _scored(record: Record) -> str:

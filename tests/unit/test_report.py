@@ -127,6 +127,14 @@ def test_keys_without_centre_are_named_and_on_no_frontier() -> None:
     assert frontier and len(frontier[1].split()) == 2
 
 
+def test_many_pairs_with_other_keys_are_two_charts() -> None:
+    pairs = [kld(f"turbo{2 + i % 3}", f"q{i}_0", 3 + i / 4, 0.1 / (i + 1)) for i in range(12)]
+    off = {**pairs[4], "kld_mean": 0.4, "context": {"k_center": "off"}}
+    many, kinds = (f for f in figures([*pairs, off]) if "against bits" in f.title)
+    assert len(many.rows) == 12 and kinds.title == f"{many.title}, kinds of keys"
+    assert [row[0] for row in kinds.rows] == ["turbo3/q4_0", "turbo3/q4_0, keys as they are"]
+
+
 def kld(k: str, v: str, bits: float, mean: float) -> dict[str, Any]:
     return {
         "kind": "kld",

@@ -179,17 +179,18 @@ bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
 }
 
 // A launch that is still writing keeps its multiprocessors for a while. If they are few, thread blocks that come second
-// take them over, with a shorter stretch of the cache: late_by is how much less, in microseconds of the write over those
-// of a unit of 16 tokens and four heads of 128 (an H200's, but their ratio hardly depends on the device).
+// take them over, with a shorter stretch of the cache. How much shorter is measured: what a block gets done of four
+// heads of 128 while the write runs (an H200's; both take longer on a slower device).
 static void plan_late(const attend_args &args, const attend_plan &plan, attend_params &p) {
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
     const bool one_row = plan.heads_per_block == args.n_head_kv && columns <= 8 * plan.tiles && args.n_streams == 1;
     const int busy = p.pending.blocks;
-    if (plan.cluster > 0 || !one_row || busy > args.multiprocessors / 10 || plan.splits <= args.multiprocessors - busy) {
+    if (plan.cluster > 0 || !one_row || busy > args.multiprocessors / 10 ||
+        plan.splits <= args.multiprocessors - busy) {
         return;
     }
     p.late = plan.splits - (args.multiprocessors - busy);
-    const int units = p.takes_newest ? 24 : 16;
+    const int units = p.takes_newest ? 24 : 16; // of 16 tokens
     p.late_by = units * 4 * 128 / (plan.heads_per_block * args.head_dim);
 }
 

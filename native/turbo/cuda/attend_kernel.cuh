@@ -211,9 +211,15 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
             TURBO_SCORES(KV_TURBO2_TCQ, trellis2);
             TURBO_SCORES(KV_TURBO3_TCQ, trellis3);
             TURBO_SCORES(KV_TURBO4_TCQ, trellis4);
-            case KV_F16: tile_scores_half<reader_f16<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
-            case KV_Q8_0: tile_scores_half<reader_q8_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
-            case KV_Q4_0: tile_scores_half<reader_q4_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales); break;
+            case KV_F16:
+                tile_scores_half<reader_f16<n>, shape>(s, rows, count, k.block_bytes, fragments, scales);
+                break;
+            case KV_Q8_0:
+                tile_scores_half<reader_q8_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales);
+                break;
+            case KV_Q4_0:
+                tile_scores_half<reader_q4_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales);
+                break;
         }
     }
     switch (k.format) {

@@ -107,8 +107,8 @@ static cudaError_t launch_large_heads(const attend_params &p, const attend_args 
     }
 }
 
-// Families, a file each: pairs of formats with instances of their own; both scalar codes; anything, in heads up to 128 or
-// larger.
+// Families, a file each: pairs of formats with instances of their own; both scalar codes; anything, in heads up to 128
+// or larger.
 cudaError_t attend_pairs(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
 cudaError_t attend_scalar(const attend_params &p, const attend_args &args, const attend_plan &plan,
                           cudaStream_t stream);

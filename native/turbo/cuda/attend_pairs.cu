@@ -1,5 +1,5 @@
-// Attention kernels of usual pairs of formats, up to eight columns: heads of 128, and larger ones in trellis codes, which
-// keep many registers busy.
+// Attention kernels of usual pairs of formats, up to eight columns: heads of 128, and larger ones in trellis codes,
+// which keep many registers busy.
 
 #include "attend_launch.cuh"
 

@@ -65,8 +65,8 @@ struct attend_params {
     float source_scale; // as score_scale, for keys that are not encoded
 };
 
-// What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats have
-// instances of their own. Others share one for scalar codes and one for anything.
+// What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats
+// have instances of their own. Others share one for scalar codes and one for anything.
 static constexpr int family_scalar = -1, family_any = -2;
 static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;

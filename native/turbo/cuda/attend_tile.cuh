@@ -30,8 +30,8 @@ static __device__ __forceinline__ bool reaches(int count, int m) {
     return m == 0 || 16 * m < count;
 }
 
-// Scores of 16*slices tokens x 8*tiles columns, where a tile of `count` tokens reaches. s[m][tile][i]: token 16m + g (i < 2) or 16m + 8 + g, column 2t + (i &
-// 1), where g = lane / 4 and t = lane % 4.
+// Scores of 16*slices tokens x 8*tiles columns, where a tile of `count` tokens reaches. s[m][tile][i]: token 16m + g
+// (i < 2) or 16m + 8 + g, column 2t + (i & 1), where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
 static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes,
                                                    const tile_rows &rows, int count, int block_bytes,
@@ -149,7 +149,8 @@ template <class shape> struct probability_fragments {
 template <class reader, class shape, int part>
 static __device__ __forceinline__ void
 tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-                 int count, const uint32_t (&w)[2 * shape::slices][reader::words], const probability_fragments<shape> &p,
+                 int count, const uint32_t (&w)[2 * shape::slices][reader::words],
+                 const probability_fragments<shape> &p,
                  const float (&weight)[shape::tiles][2]) {
     int32_t high[2][shape::tiles][4] = {}, low[2][shape::tiles][4] = {};
 #pragma unroll
@@ -229,8 +230,10 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
         tile_values_part<reader, shape, 0>(out[b], codes, limits.count, w, fragments, factor);
         tile_values_part<reader, shape, 1>(out[b], codes, limits.count, w, fragments, factor);
         if (shape::parts == 4) {
-            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, limits.count, w, fragments, factor);
-            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, limits.count, w, fragments, factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, limits.count, w, fragments,
+                                                                         factor);
+            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, limits.count, w, fragments,
+                                                                         factor);
         }
     }
 }

@@ -165,9 +165,11 @@ template <class format, int count> struct look_up_table {
 
     // Eight pairs at a time: the first values are neighbours in the codebook, the second ones hardly differ.
     static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads) {
-        static_assert(count == 2 || (count == 4 && 2 * format::bits >= 3), "neighbours share their later values");
+        static_assert(count == 2 || format::bits == 2, "neighbours share their later values");
         constexpr int mask = (1 << format::window) - 1;
-        auto entry = [&](int i, int value) { return (uint32_t) (uint8_t) format::entry(i >> value * format::bits & mask); };
+        auto entry = [&](int i, int value) {
+            return (uint32_t) (uint8_t) format::entry(i >> value * format::bits & mask);
+        };
         for (int i = thread * (16 / count); i < 1 << span; i += threads * (16 / count)) {
             uint32_t words[4];
 #pragma unroll
@@ -201,7 +203,8 @@ static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
 template <class format, int values, int count = 2> struct reader_trellis {
     using table_type = look_up_table<format, count>;
     static constexpr int bits = format::bits;
-    static constexpr int last_bit = (values == 32 ? (32 - count) * bits : (3 * 8 + 4 - count) * bits) + table_type::span;
+    static constexpr int last_bit =
+        (values == 32 ? (32 - count) * bits : (3 * 8 + 4 - count) * bits) + table_type::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
 
@@ -255,7 +258,8 @@ template <int values, int count> struct reader_of<KV_TURBO4_TCQ, values, count> 
 // Bytes of the table of a format that gives `count` values a look-up, 0 for formats without one.
 static __host__ __device__ constexpr int look_up_bytes(int format, int count) {
     switch (format) {
-        case KV_TURBO2_TCQ: return count == 4 ? look_up_table<format_turbo2_tcq, 4>::bytes : look_up_table<format_turbo2_tcq, 2>::bytes;
+        case KV_TURBO2_TCQ:
+            return count == 4 ? look_up_table<format_turbo2_tcq, 4>::bytes : look_up_table<format_turbo2_tcq, 2>::bytes;
         case KV_TURBO3_TCQ: return look_up_table<format_turbo3_tcq, 2>::bytes;
         case KV_TURBO4_TCQ: return look_up_table<format_turbo4_tcq, 2>::bytes;
         default: return 0;
@@ -270,7 +274,8 @@ static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *tabl
     }
 }
 
-template <int format, int count> static __device__ __forceinline__ void fill_table(uint8_t *table, int thread, int threads) {
+template <int format, int count>
+static __device__ __forceinline__ void fill_table(uint8_t *table, int thread, int threads) {
     if constexpr (count == 4) {
         look_up_table<format_turbo2_tcq, 4>::fill(table, thread, threads);
     } else {

@@ -1,5 +1,5 @@
-// From ggml tensors to the arguments of the kernels: attention, copies, lifting. Writes are in ggml_write.cu; only these
-// files know ggml.
+// From ggml tensors to the arguments of the kernels: attention, copies, lifting. Writes are in ggml_write.cu and
+// ggml_later.cu; only these files know ggml.
 
 #include "turbo/cuda/ggml_glue.cuh"
 

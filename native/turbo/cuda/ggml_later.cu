@@ -1,9 +1,9 @@
 // The newest token's trellis codes, searched for beside the rest of the graph.
 //
-// The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than the
-// attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it safe: the
-// rows outlive the graph (turbo_cuda_keep_rows), whoever else touches the cache waits (join_before), and so does the end
-// of the graph (turbo_cuda_join).
+// The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than
+// the attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it
+// safe: the rows outlive the graph (turbo_cuda_keep_rows), whoever else touches the cache waits (join_before), and so
+// does the end of the graph (turbo_cuda_join).
 
 #include "turbo/cuda/formats.cuh"
 #include "turbo/cuda/ggml_glue.cuh"

@@ -19,8 +19,8 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 // one launch. Returns how many further nodes are done with, 0 = none.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
-// Before a graph is laid out in memory: keep what is read late from being overwritten. These are the rows of K and V that a
-// write beside the graph reads, and the inputs of up and gate products until their activation.
+// Before a graph is laid out in memory: keep what is read late from being overwritten. These are the rows of K and V
+// that a write beside the graph reads, and the inputs of up and gate products until their activation.
 void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_rows(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);

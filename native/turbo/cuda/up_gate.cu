@@ -1,5 +1,5 @@
-// One of upstream's fusions, the up and gate products of a feed-forward layer with their activation: what it needs to be
-// taken always, and a switch, so that its gain can be measured alone.
+// One of upstream's fusions, the up and gate products of a feed-forward layer with their activation: what it needs to
+// be taken always, and a switch, so that its gain can be measured alone.
 
 #include "turbo/cuda/turbo_cuda.cuh"
 

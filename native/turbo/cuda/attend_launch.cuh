@@ -46,7 +46,6 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     }
     p.groups =
         (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, (shared_limit - header) / parked));
-    p.by_groups = divider::by(p.groups);
     const size_t shared = std::max(fixed + p.groups * group, header + shared_layout<shape>::parked_bytes(p, p.groups));
     const auto kernel = attend_kernel<shape, warps>;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);

@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     }
     first_unit += split * split_units + min(split, split_rest);
     const int units = split_units + (split < split_rest ? 1 : 0);
-    const int group_units = p.by_groups.divide(units), group_rest = units - group_units * p.groups;
+    const int group_units = units / p.groups, group_rest = units - group_units * p.groups; // too many for a divider
     const int begin = 16 * (first_unit + group * group_units + min(group, group_rest));
     const int end = active ? min(begin + 16 * (group_units + (group < group_rest ? 1 : 0)), p.n_kv) : 0;
     const int count = max(0, min(shape::keys, end - begin));

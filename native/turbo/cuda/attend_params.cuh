@@ -53,7 +53,7 @@ struct attend_params {
     int late, late_units;        // the last `late` splits begin later and take fewer: so many
     int late_by;                 // host only: units that the others take meanwhile
     int slot_bytes;
-    divider by_gqa, by_heads, by_groups; // heads: those of a thread block
+    divider by_gqa, by_heads; // heads: those of a thread block
     int copy_rows;     // K and V are staged row by row; otherwise tokens whole, with all their heads
     int combine_parts; // thread blocks that merge the splits of a column
     int cluster;       // the splits are a cluster of thread blocks, which merges its results itself

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from gpu_runs import TYPES, context, difference, load, on_gpu, prompt
 from runs import go_on, same
@@ -23,19 +22,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 N = 64
 ROUNDING = 1e-5  # the same kernels on the same cells
-
-
-def follows(ctx: Context, first: int, expected: tuple[list[int], np.ndarray]) -> None:
-    """`ctx` gives the logits of a continuation beside other hidden cells: what a shift left in its gap is not saved.
-
-    The largest block scale of a tile sets the step in which its probabilities are rounded, hidden cells included. What
-    then differs in the last bits may get another code when it is stored, so tokens after the first may differ by what a
-    code or two are worth.
-    """
-    tokens, rows = expected
-    for i, token in enumerate([first, *tokens[:-1]]):
-        ctx.decode([token])
-        assert difference(ctx.logits[0], rows[i]) < (1e-4 if i == 0 else 0.01), i
 
 
 def make(model: Model, kv: str, **keywords: object) -> Context:
@@ -59,7 +45,7 @@ def test_a_file_goes_on_the_same_way(tiny_model: Tiny, tmp_path: Path, kv: str, 
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize("n_after", [0, 3])
 def test_after_a_context_shift(tiny_model: Tiny, kv: str, n_after: int) -> None:
-    with load(tiny_model(weight_type="f32"), gpu=True) as model:
+    with load(tiny_model(), gpu=True) as model:
         with make(model, kv) as ctx:
             ctx.prefill(prompt(model, 150))
             ctx.seqs.discard_oldest(0, 4)
@@ -69,7 +55,7 @@ def test_after_a_context_shift(tiny_model: Tiny, kv: str, n_after: int) -> None:
         with make(model, kv) as ctx:
             state.set_bytes(ctx, data)
             assert ctx.seqs.tokens() == known
-            follows(ctx, 9, expected)
+            assert same(go_on(ctx, 9, N), expected, ROUNDING)
 
 
 @pytest.mark.parametrize("kv", TYPES)

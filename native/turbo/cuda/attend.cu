@@ -50,15 +50,7 @@ static bool scalar_family(const attend_args &args) {
 
 // Has this pair of formats an instance of its own (attend_pairs.cu)?
 static bool own_instance(const attend_args &args, const attend_plan &plan) {
-    const int k = args.k.format, v = args.v.format;
-    if (plan.tiles > 1 || args.head_dim < 128) {
-        return false;
-    }
-    if (args.head_dim > 128) {
-        return k == v && is_trellis(k);
-    }
-    return (k == v && (k < KV_F16 || k == KV_Q8_0)) || (k == KV_Q8_0 && v == KV_TURBO3) ||
-           (k == KV_TURBO4_TCQ && v == KV_TURBO3_TCQ);
+    return plan.tiles == 1 && attend_has_pair(args);
 }
 
 // Warps of a thread block: fewer where a warp needs more registers.
@@ -184,7 +176,7 @@ bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
 static void plan_late(const attend_args &args, const attend_plan &plan, attend_params &p) {
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
     const bool one_row = plan.heads_per_block == args.n_head_kv && columns <= 8 * plan.tiles && args.n_streams == 1;
-    const int busy = p.pending.blocks;
+    const int busy = p.pending.later ? 0 : p.pending.blocks;
     if (plan.cluster > 0 || !one_row || busy > args.multiprocessors / 10 ||
         plan.splits <= args.multiprocessors - busy) {
         return;

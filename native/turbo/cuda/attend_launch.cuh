@@ -9,7 +9,6 @@
 
 namespace turbo_cuda {
 
-
 static int slot_bytes(const stage_params &s, int keys) {
     return (keys * (int) s.pitch + 16 + 8 + 15) / 16 * 16; // start skew, and a reader's look past the end
 }
@@ -105,6 +104,9 @@ static cudaError_t launch_large_heads(const attend_params &p, const attend_args 
         default: return cudaErrorInvalidValue;
     }
 }
+
+// Has this pair of formats and head size an instance of its own?
+bool attend_has_pair(const attend_args &args);
 
 // Families, a file each: pairs of formats with instances of their own; both scalar codes; anything, in heads up to 128
 // or larger.

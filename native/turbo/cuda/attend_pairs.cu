@@ -5,41 +5,55 @@
 
 namespace turbo_cuda {
 
+using launch = cudaError_t(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream);
+
 template <int k_format, int v_format = k_format>
 static cudaError_t launch_128(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
     constexpr int many = k_format < KV_TURBO4_TCQ ? 4 : 2; // beside larger tiles or tables there is no room for more
     return launch_slices<family_of(k_format, v_format), 1, 1, 1, many, 32, 16>(p, args, slices, stream);
 }
 
-template <int format>
-static cudaError_t launch_trellis(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    constexpr int family = family_of(format, format);
-    switch (args.head_dim) {
-        case 128: return launch_128<format>(p, args, slices, stream);
-        case 256: return launch_slices<family, 2, 1, 1, 2, 32, 8>(p, args, slices, stream);
-        case 512: return launch_slices<family, 4, 1, 1, 2, 32, 8>(p, args, slices, stream);
-        default: return cudaErrorInvalidValue;
+template <int format, int blocks>
+static cudaError_t launch_large(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
+    return launch_slices<family_of(format, format), blocks, 1, 1, 2, 32, 8>(p, args, slices, stream);
+}
+
+template <int format> static launch *find_trellis(int head_dim) {
+    switch (head_dim) {
+        case 128: return launch_128<format>;
+        case 256: return launch_large<format, 2>;
+        case 512: return launch_large<format, 4>;
+        default: return nullptr;
     }
+}
+
+// The launch of a pair's own instance, or null.
+static launch *find(const attend_args &args) {
+    const int pair = family_of(args.k.format, args.v.format);
+    switch (pair) {
+        case family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ): return find_trellis<KV_TURBO2_TCQ>(args.head_dim);
+        case family_of(KV_TURBO3_TCQ, KV_TURBO3_TCQ): return find_trellis<KV_TURBO3_TCQ>(args.head_dim);
+        case family_of(KV_TURBO4_TCQ, KV_TURBO4_TCQ): return find_trellis<KV_TURBO4_TCQ>(args.head_dim);
+    }
+    switch (args.head_dim == 128 ? pair : -1) {
+        case family_of(KV_TURBO2, KV_TURBO2): return launch_128<KV_TURBO2>;
+        case family_of(KV_TURBO3, KV_TURBO3): return launch_128<KV_TURBO3>;
+        case family_of(KV_TURBO4, KV_TURBO4): return launch_128<KV_TURBO4>;
+        case family_of(KV_Q8_0, KV_Q8_0): return launch_128<KV_Q8_0>;
+        case family_of(KV_Q8_0, KV_TURBO3): return launch_128<KV_Q8_0, KV_TURBO3>;
+        case family_of(KV_TURBO4_TCQ, KV_TURBO3_TCQ): return launch_128<KV_TURBO4_TCQ, KV_TURBO3_TCQ>;
+        default: return nullptr;
+    }
+}
+
+bool attend_has_pair(const attend_args &args) {
+    return find(args) != nullptr;
 }
 
 cudaError_t attend_pairs(const attend_params &p, const attend_args &args, const attend_plan &plan,
                          cudaStream_t stream) {
-    switch (family_of(args.k.format, args.v.format)) {
-        case family_of(KV_TURBO2, KV_TURBO2): return launch_128<KV_TURBO2>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO3, KV_TURBO3): return launch_128<KV_TURBO3>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO4, KV_TURBO4): return launch_128<KV_TURBO4>(p, args, plan.slices, stream);
-        case family_of(KV_Q8_0, KV_Q8_0): return launch_128<KV_Q8_0>(p, args, plan.slices, stream);
-        case family_of(KV_Q8_0, KV_TURBO3): return launch_128<KV_Q8_0, KV_TURBO3>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO4_TCQ, KV_TURBO3_TCQ):
-            return launch_128<KV_TURBO4_TCQ, KV_TURBO3_TCQ>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ):
-            return launch_trellis<KV_TURBO2_TCQ>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO3_TCQ, KV_TURBO3_TCQ):
-            return launch_trellis<KV_TURBO3_TCQ>(p, args, plan.slices, stream);
-        case family_of(KV_TURBO4_TCQ, KV_TURBO4_TCQ):
-            return launch_trellis<KV_TURBO4_TCQ>(p, args, plan.slices, stream);
-        default: return cudaErrorInvalidValue;
-    }
+    launch *const fitting = find(args);
+    return fitting == nullptr ? cudaErrorInvalidValue : fitting(p, args, plan.slices, stream);
 }
 
 } // namespace turbo_cuda

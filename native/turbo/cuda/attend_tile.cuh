@@ -106,40 +106,41 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
 }
 
 // Probabilities x block scale of a tile as unsigned 16-bit integers, split into bytes and laid out as B fragments.
-// The token order inside a fragment is that of transpose_8x8: 2t, 2t+1, 8+2t, 8+2t+1.
+// The token order inside a fragment is that of transpose_8x8: 2t, 2t+1, 8+2t, 8+2t+1. The step is set by the largest
+// product, so a token that counts for nothing, hidden or beyond the end, may have any scale.
 template <class shape> struct probability_fragments {
     uint32_t high[shape::tiles][shape::slices], low[shape::tiles][shape::slices];
     float unit; // value of one integer step
 
     __device__ __forceinline__ void build(const float (&p)[shape::slices][shape::tiles][4],
-                                          float (&d)[2 * shape::slices]) {
-        float top = 0.0f;
+                                          const float (&d)[2 * shape::slices]) {
+        float x[shape::slices][shape::tiles][4], top = 1e-30f; // 65535 / top stays finite
 #pragma unroll
-        for (int i = 0; i < 2 * shape::slices; i++) {
-            d[i] = fminf(d[i], 65504.0f);
-            top = fmaxf(top, d[i]);
+        for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
+            const float scale = fminf(d[i / (4 * shape::tiles) * 2 + i % 4 / 2], 65504.0f); // infinity, or no number
+            top = fmaxf(top, (&x[0][0][0])[i] = (&p[0][0][0])[i] * scale);
         }
 #pragma unroll
         for (int step = 4; step <= 16; step *= 2) {
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
         }
         unit = top * (1.0f / 65535.0f);
-        const float to_int = top > 0.0f ? __fdividef(65535.0f, top) : 0.0f;
+        const float to_int = __fdividef(65535.0f, top);
 #pragma unroll
         for (int m = 0; m < shape::slices; m++) {
-            const float f0 = d[2 * m] * to_int, f1 = d[2 * m + 1] * to_int;
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
                 // Adding 2^23 leaves the rounded integer in the low mantissa bits.
                 constexpr float magic = 8388608.0f;
-                const uint32_t x0 = __float_as_uint(fmaf(p[m][n][0], f0, magic)),
-                               x1 = __float_as_uint(fmaf(p[m][n][1], f0, magic));
-                const uint32_t y0 = __float_as_uint(fmaf(p[m][n][2], f1, magic)),
-                               y1 = __float_as_uint(fmaf(p[m][n][3], f1, magic));
-                const uint32_t x = transpose_8x8(byte_permute(x0, x1, 0x5410)),
-                               y = transpose_8x8(byte_permute(y0, y1, 0x5410));
-                low[n][m] = byte_permute(x, y, 0x6420);
-                high[n][m] = byte_permute(x, y, 0x7531);
+                uint32_t integer[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    integer[i] = __float_as_uint(fmaf(x[m][n][i], to_int, magic));
+                }
+                const uint32_t first = transpose_8x8(byte_permute(integer[0], integer[1], 0x5410)),
+                               second = transpose_8x8(byte_permute(integer[2], integer[3], 0x5410));
+                low[n][m] = byte_permute(first, second, 0x6420);
+                high[n][m] = byte_permute(first, second, 0x7531);
             }
         }
     }
@@ -201,7 +202,7 @@ static __device__ __forceinline__ void
 tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
             const tile_rows &rows, const tile_limits &limits, int block_bytes,
             const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
         const uint32_t block = rows.first + b * block_bytes;
@@ -212,12 +213,6 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
         for (int i = 0; i < 2 * shape::slices; i++) {
             reader::load(w[i], place, i * rows.step);
             d[i] = reader::scale(rows.shared, block + i * rows.step);
-        }
-        if (!limits.whole<shape>()) { // there lies anything
-#pragma unroll
-            for (int i = 0; i < 2 * shape::slices; i++) {
-                d[i] = limits.real(8 * i + g) ? d[i] : 0.0f;
-            }
         }
         probability_fragments<shape> fragments;
         fragments.build(p, d);

@@ -117,7 +117,8 @@ template <class shape> struct probability_fragments {
         float x[shape::slices][shape::tiles][4], top = 1e-30f; // 65535 / top stays finite
 #pragma unroll
         for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
-            const float scale = fminf(d[i / (4 * shape::tiles) * 2 + i % 4 / 2], 65504.0f); // infinity, or no number
+            // what lies beyond the end may be any number, or none
+            const float scale = fminf(fabsf(d[i / (4 * shape::tiles) * 2 + i % 4 / 2]), 65504.0f);
             top = fmaxf(top, (&x[0][0][0])[i] = (&p[0][0][0])[i] * scale);
         }
 #pragma unroll

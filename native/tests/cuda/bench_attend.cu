@@ -28,7 +28,7 @@ static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pat
 }
 
 static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices,
-                  int heads_per_block, int splits, double read_rate) {
+                  int heads_per_block, int splits, double read_rate, attend_way way = attend_way::best) {
     std::mt19937 rng(1);
     const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv,
                  k_bytes = token * n_kv;
@@ -61,7 +61,7 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
     a.clusters = has_clusters(device);
-    attend_plan plan = attend_make_plan(a, heads_per_block, slices);
+    attend_plan plan = attend_make_plan(a, heads_per_block, slices, way);
     if (splits)
         plan.splits = splits, plan.cluster = 0;
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
@@ -75,15 +75,15 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         },
         15);
     const double us = t.median_us / shape.layers, floor_us = layer / read_rate * 1e6;
-    printf("%-14s %-10s %-10s n_kv %6d rows %2d slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
+    printf("%-14s %-10s %-10s n_kv %6d rows %2d%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
            "%3.0f %%\n",
-           shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices, plan.heads_per_block,
-           plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+           shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.warps_per_head > 0 ? " team" : "",
+           plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"slices\":%d,\"hpb\":%d,"
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"slices\":%d,\"hpb\":%d,"
             "\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
-            first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.slices,
-            plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
+            first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
+            plan.warps_per_head > 0, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
     first_row = false;
 }
 
@@ -113,15 +113,36 @@ static double measure_read_rate() {
     return bytes / (t.median_us * 1e-6);
 }
 
+// Draft batches: every warp for itself, and teams.
+static void bench_rows(FILE *json, const bench_shape &shape, double rate) {
+    for (int f : {KV_TURBO3, KV_TURBO4, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_Q8_0}) {
+        for (int n_kv : {131072, 32768, 8192, 256}) {
+            bench(json, shape, f, f, n_kv, 2, 0, 0, 0, rate);
+            for (int rows : {4, 8}) {
+                for (attend_way way : {attend_way::own, attend_way::team}) {
+                    bench(json, shape, f, f, n_kv, rows, 0, 0, 0, rate, way);
+                }
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     FILE *json = fopen(argc > 1 ? argv[1] : "/dev/null", "w");
     fprintf(json, "[\n");
     const double rate = measure_read_rate();
     printf("plain reads: %.3f TB/s\n", rate * 1e-12);
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
-    if (argc > 2) { // one configuration, for a profiler
-        bench(json, qwen, KV_TURBO3, KV_TURBO3, atoi(argv[2]), 1, argc > 3 ? atoi(argv[3]) : 0,
-              argc > 4 ? atoi(argv[4]) : 0, 0, rate);
+    if (argc > 2 && strcmp(argv[2], "rows") == 0) {
+        bench_rows(json, qwen, rate);
+        fprintf(json, "\n]\n");
+        fclose(json);
+        return 0;
+    }
+    if (argc > 2) { // one configuration, for a profiler: n_kv, rows, format, slices
+        const int format = argc > 4 ? atoi(argv[4]) : KV_TURBO3;
+        bench(json, qwen, format, format, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 1, argc > 5 ? atoi(argv[5]) : 0, 0, 0,
+              rate);
         return 0;
     }
     for (int n_kv : {131072, 32768, 8192, 4096, 1024, 256}) {
@@ -148,9 +169,7 @@ int main(int argc, char **argv) {
             bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate);
         }
     }
-    for (int rows : {2, 4, 8}) {
-        bench(json, qwen, KV_TURBO3, KV_TURBO3, 131072, rows, 0, 0, 0, rate);
-    }
+    bench_rows(json, qwen, rate);
     fprintf(json, "\n]\n");
     fclose(json);
     return 0;

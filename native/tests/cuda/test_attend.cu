@@ -12,6 +12,7 @@ struct attend_case {
     bool sinks = false, mask = true, window = false;
     int slices = 0, splits = 0;
     bool loud_hidden = false; // values of hidden tokens are huge
+    attend_way way = attend_way::best;
 };
 
 static const char *format_name(int f) {
@@ -106,7 +107,7 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.scale = 1.0f / std::sqrt((float) c.head_dim), a.soft_cap = c.soft_cap;
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
     a.clusters = has_clusters(device);
-    attend_plan plan = attend_make_plan(a, 0, c.slices);
+    attend_plan plan = attend_make_plan(a, 0, c.slices, c.way);
     if (c.splits) {
         plan.splits = c.splits, plan.cluster = 0;
     }
@@ -148,7 +149,7 @@ static std::vector<attend_case> make_cases(bool small) {
     for (int f = KV_TURBO2; f <= KV_TURBO4_TCQ; f++) {
         cases.push_back({f, f, 128, 128, 32, 4, 1, 1, 512});
         if (small) {
-            cases.push_back({f, KV_TURBO3, 128, 128, 16, 2, 2, 2, 100});
+            cases.push_back({f, KV_TURBO3, 128, 128, 16, 2, 3, 2, 100});
             continue;
         }
         for (int n_kv : {1, 7, 33, 64, 65, 1000, 4096}) {
@@ -166,6 +167,12 @@ static std::vector<attend_case> make_cases(bool small) {
             for (int heads : {1, 2, 3, 8, 16}) {
                 cases.push_back({f, KV_TURBO3, 128, 128, heads * gqa, heads, 1, 1, 300});
             }
+        }
+        for (int n_kv : {1, 33, 1000, 4099}) { // teams, of every pair of kinds
+            cases.push_back({f, (f + n_kv) % (KV_Q4_0 + 1), 128, 128, 32, 4, 3, 1, n_kv});
+            cases.push_back({(f + n_kv) % (KV_Q4_0 + 1), f, 128, 128, 24, 8, 8, 1, n_kv});
+            cases.push_back({KV_F16 + f % 3, f, 128, 128, 18, 3, 4, 2, n_kv});
+            cases.back().loud_hidden = n_kv >= 1000;
         }
         for (int rows : {2, 3, 4, 8, 16}) {
             cases.push_back({f, f, 128, 128, 32, 4, rows, 1, 777});
@@ -202,6 +209,12 @@ static std::vector<attend_case> make_cases(bool small) {
         c.mask = false;
         cases.push_back(c);
     }
+    for (size_t i = 0, n = cases.size(); i < n; i++) {
+        if (cases[i].head_dim == 128 && cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows > 16) {
+            cases.push_back(cases[i]);
+            cases.back().way = attend_way::team;
+        }
+    }
     return cases;
 }
 
@@ -213,15 +226,18 @@ int main(int argc, char **argv) {
     double worst = 0;
     for (const attend_case &c : make_cases(argc > 1)) {
         const double error = run_case(c, rng, device);
-        // plain formats are rounded to f16 after scaling, as f16 attention does; turbo codes stay integers
-        const bool plain = c.format_k >= KV_F16 || c.format_v >= KV_F16, ok = error < (plain ? 1e-3 : 3e-4);
+        // plain formats are rounded to f16 after scaling, as f16 attention does, and so is everything that teams
+        // unpack; otherwise turbo codes stay integers
+        const bool plain = c.format_k >= KV_F16 || c.format_v >= KV_F16,
+                   team = c.way == attend_way::team;
+        const bool ok = error < (plain || team ? 2e-3 : 3e-4);
         worst = std::max(worst, error);
         total++;
         failed += !ok;
         if (!ok) {
-            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d: %.3g\n",
+            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d team %d: %.3g\n",
                    format_name(c.format_k), format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows,
-                   c.n_streams, c.n_kv, c.slices, c.splits, error);
+                   c.n_streams, c.n_kv, c.slices, c.splits, team, error);
         }
     }
     printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);

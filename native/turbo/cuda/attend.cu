@@ -89,6 +89,15 @@ static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     return std::max(walking, parked);
 }
 
+// Shared memory of attend_rows.cuh with so many groups of warps, tiles unpacked once: a little more than it takes.
+static size_t rows_block_bytes(const attend_args &args, const attend_plan &plan, int groups) {
+    const size_t keys = 16 * plan.slices, row = 2 * args.head_dim, heads = plan.heads_per_block;
+    const size_t queries = heads * plan.warps_per_head * plan.tiles * 16 * (row + 4);
+    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
+    const size_t staged = 2 * (2 * keys * token_bytes(args, plan) + 96);
+    return 64 + queries + tables + groups * (heads * 2 * keys * row + staged);
+}
+
 // A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared
 // memory. Nothing else of the plan matters then. False if the cache is too long for that.
 static bool plan_cluster(const attend_args &args, attend_plan &plan, int warps, int column_blocks) {
@@ -106,9 +115,54 @@ static bool plan_cluster(const attend_args &args, attend_plan &plan, int warps, 
            args.n_head_kv * column_blocks * args.n_streams * plan.cluster <= args.multiprocessors;
 }
 
-attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices) {
+// Many columns: a team of warps a KV head, for as many heads as there are; for a short cache for one, so that no second
+// launch has to merge.
+static attend_plan plan_rows(const attend_args &args, int columns, int heads_per_block, int tiles) {
+    constexpr int warps = 8;
+    attend_plan plan = {};
+    plan.tiles = tiles;
+    plan.slices = 2;
+    const int needed = (columns + 16 * tiles - 1) / (16 * tiles);
+    const bool brief = args.n_kv <= 16 * plan.slices * warps;
+    int groups = 1;
+    for (int heads = heads_per_block > 0 ? heads_per_block : brief || !packed_heads(args) ? 1 : warps; heads > 0; heads--) {
+        if (args.n_head_kv % heads != 0 || heads > warps) {
+            continue;
+        }
+        plan.heads_per_block = heads, plan.warps_per_head = 1;
+        while (plan.warps_per_head < needed && heads * plan.warps_per_head * 2 <= warps) {
+            plan.warps_per_head *= 2;
+        }
+        groups = warps / (heads * plan.warps_per_head);
+        if (heads == 1 || rows_block_bytes(args, plan, 1) <= args.shared_limit) {
+            break;
+        }
+    }
+    if (tiles == 2 && needed == 1 && rows_block_bytes(args, plan, groups) > args.shared_limit) {
+        return plan_rows(args, columns, heads_per_block, 1); // two warps share what one had no room for
+    }
+    const int block_columns = 16 * tiles * plan.warps_per_head, blocks = (columns + block_columns - 1) / block_columns;
+    const int width = std::max(1, args.multiprocessors / std::max(1, args.n_streams * blocks *
+                                                                         (args.n_head_kv / plan.heads_per_block)));
+    plan.splits = std::max(1, std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
+    return plan;
+}
+
+// Do teams pay? They start and end more slowly, and what they save grows with the cache (measured on an H200,
+// docs/performance.md): the more, the longer unpacking takes.
+static bool use_teams(const attend_args &args, int columns, attend_way way) {
+    if (columns <= 16 || args.head_dim != 128 || args.block != 128 || way == attend_way::own) {
+        return false;
+    }
+    return way == attend_way::team || args.n_kv >= (scalar_family(args) ? 24576 : 8192);
+}
+
+attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    if (use_teams(args, columns, way)) {
+        return plan_rows(args, columns, heads_per_block, 2);
+    }
     plan.tiles = columns > 8 && args.head_dim <= 256 ? 2 : 1;
     const int warps = block_warps(args.head_dim, plan.tiles),
               column_blocks = (columns + 8 * plan.tiles - 1) / (8 * plan.tiles);
@@ -166,7 +220,7 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
     const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
     const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);
-    return args.pending.n_rows > 0 && args.n_streams == 1 && encoded &&
+    return args.pending.n_rows > 0 && args.n_streams == 1 && encoded && plan.warps_per_head == 0 &&
            (is_trellis(args.k.format) || is_trellis(args.v.format)) && floats * sizeof(float) <= 20 * 1024;
 }
 
@@ -177,7 +231,7 @@ static void plan_late(const attend_args &args, const attend_plan &plan, attend_p
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
     const bool one_row = plan.heads_per_block == args.n_head_kv && columns <= 8 * plan.tiles && args.n_streams == 1;
     const int busy = p.pending.later ? 0 : p.pending.blocks;
-    if (plan.cluster > 0 || !one_row || busy > args.multiprocessors / 10 ||
+    if (plan.cluster > 0 || plan.warps_per_head > 0 || !one_row || busy > args.multiprocessors / 10 ||
         plan.splits <= args.multiprocessors - busy) {
         return;
     }
@@ -219,6 +273,9 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
+    if (plan.warps_per_head > 0) {
+        return attend_rows(p, args, plan, stream);
+    }
     if (own_instance(args, plan)) {
         return attend_pairs(p, args, plan, stream);
     }

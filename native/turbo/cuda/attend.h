@@ -71,12 +71,18 @@ struct attend_plan {
     int heads_per_block; // KV heads a thread block serves
     int splits;          // blocks along the cache
     int slices;          // 16-token slices a warp takes at a time
-    int tiles;           // tiles of eight columns a warp takes at a time
+    int tiles;           // tiles of columns a warp takes at a time: of eight, or of 16 if it shares a head
+    int warps_per_head;  // that share the unpacking, for many columns (attend_rows.cuh); otherwise 0
     int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
 };
 
-// heads_per_block and slices: 0 lets the plan choose.
-attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0);
+// Who unpacks: every warp for its own columns, or a team of warps for all columns of a KV head (attend_rows.cuh), which is
+// there for more than 16 columns of heads of 128.
+enum class attend_way { best, own, team };
+
+// heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.
+attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0,
+                             attend_way way = attend_way::best);
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
 
 // Would the attention take the rows in args.pending from their source?

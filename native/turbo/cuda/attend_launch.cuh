@@ -24,6 +24,20 @@ static void share_units(attend_params &p, int units) {
     p.late_units = p.late > 0 ? late / p.late : 0;
 }
 
+// Merge the splits: one kernel a head dim.
+template <int blocks, int values>
+static cudaError_t launch_combine(attend_params p, const attend_args &args, cudaStream_t stream) {
+    using shape = attend_shape<blocks, 1, 1, values, family_scalar>;
+    p.combine_parts = args.clusters ? most_in_cluster / 2 : 1;
+    while (p.combine_parts > 1 && p.n_columns * p.n_head_kv * args.n_streams * p.combine_parts > args.multiprocessors) {
+        p.combine_parts /= 2;
+    }
+    const dim3 columns(p.n_columns * p.combine_parts, p.n_head_kv, args.n_streams);
+    return p.combine_parts == 1
+               ? launch_overlapped(combine_kernel<shape, 16>, columns, 16 * 32, 0, stream, p)
+               : launch_overlapped(combine_kernel<shape, 8>, columns, 8 * 32, 0, stream, p, p.combine_parts);
+}
+
 template <class shape, int warps>
 static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
     static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
@@ -56,16 +70,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     if (error != cudaSuccess || p.splits == 1 || p.cluster) {
         return error;
     }
-    using columns_shape =
-        attend_shape<shape::blocks, 1, 1, shape::values_per_lane, family_scalar>; // one combine kernel a head dim
-    p.combine_parts = args.clusters ? most_in_cluster / 2 : 1;
-    while (p.combine_parts > 1 && p.n_columns * p.n_head_kv * args.n_streams * p.combine_parts > args.multiprocessors) {
-        p.combine_parts /= 2;
-    }
-    const dim3 columns(p.n_columns * p.combine_parts, p.n_head_kv, args.n_streams);
-    return p.combine_parts == 1
-               ? launch_overlapped(combine_kernel<columns_shape, 16>, columns, 16 * 32, 0, stream, p)
-               : launch_overlapped(combine_kernel<columns_shape, 8>, columns, 8 * 32, 0, stream, p, p.combine_parts);
+    return launch_combine<shape::blocks, shape::values_per_lane>(p, args, stream);
 }
 
 template <int family, int blocks, int tiles, int few, int many, int values, int warps>
@@ -117,5 +122,8 @@ cudaError_t attend_any_small(const attend_params &p, const attend_args &args, co
                              cudaStream_t stream);
 cudaError_t attend_any_large(const attend_params &p, const attend_args &args, const attend_plan &plan,
                              cudaStream_t stream);
+
+// Teams: more than 16 columns of heads of 128.
+cudaError_t attend_rows(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
 
 } // namespace turbo_cuda

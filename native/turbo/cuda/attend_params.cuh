@@ -52,8 +52,10 @@ struct attend_params {
     int split_units, split_rest; // units of 16 tokens that a split takes; the first split_rest of them take one more
     int late, late_units;        // the last `late` splits begin later and take fewer: so many
     int late_by;                 // host only: units that the others take meanwhile
-    int slot_bytes;
+    int slot_bytes, v_slot_bytes; // the second one of attend_rows.cuh only, where K and V have slots of their own
     divider by_gqa, by_heads; // heads: those of a thread block
+    int warps_per_head, tile_buffers; // of attend_rows.cuh: warps of a team, unpacked tiles it has
+    divider by_warps;
     int copy_rows;     // K and V are staged row by row; otherwise tokens whole, with all their heads
     int combine_parts; // thread blocks that merge the splits of a column
     int cluster;       // the splits are a cluster of thread blocks, which merges its results itself

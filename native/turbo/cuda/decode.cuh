@@ -40,6 +40,9 @@ static __device__ __forceinline__ float load_half(const uint8_t *shared, uint32_
     return __half2float(*reinterpret_cast<const __half *>(shared + offset));
 }
 
+// Readers that are asked for unsigned bytes: value + 128.
+static constexpr uint32_t unsigned_bias = 0x80808080u;
+
 // A codebook of `entries` bytes in registers. Written through asm so that the compiler keeps it there: left to itself
 // it loads the constants again at every use, one instruction in ten.
 template <int words> struct register_table {
@@ -85,12 +88,12 @@ template <int bits, int values> struct reader_scalar {
 };
 
 // Scalar codes, 2 bits: w0 and w1 hold values 0-15 in the low and 16-31 in the high two bits of each nibble.
-template <int values> struct reader_2bit : reader_scalar<2, values> {
+template <int values, uint32_t bias = 0> struct reader_2bit : reader_scalar<2, values> {
     register_table<1> table;
 
     __device__ __forceinline__ explicit reader_2bit(const uint8_t *) {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo2, 0);
-        table.set({t0});
+        table.set({t0 ^ bias});
     }
     template <int part>
     __device__ __forceinline__ void decode(const uint32_t (&w)[2], uint32_t &r0, uint32_t &r1) const {
@@ -105,12 +108,12 @@ template <int values> struct reader_2bit : reader_scalar<2, values> {
 };
 
 // 3 bits: nibbles of w0-w2 hold values 0-23, their top bits the values 24-31.
-template <int values> struct reader_3bit : reader_scalar<3, values> {
+template <int values, uint32_t bias = 0> struct reader_3bit : reader_scalar<3, values> {
     register_table<2> table;
 
     __device__ __forceinline__ explicit reader_3bit(const uint8_t *) {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo3, 0), t1 = pack4(book::turbo_book_turbo3, 4);
-        table.set({t0, t1});
+        table.set({t0 ^ bias, t1 ^ bias});
     }
     static __device__ __forceinline__ uint32_t last_codes(const uint32_t (&w)[3]) {
         const uint32_t low = ((w[0] >> 3) & 0x11111111u) | ((w[1] >> 2) & 0x22222222u);
@@ -129,13 +132,13 @@ template <int values> struct reader_3bit : reader_scalar<3, values> {
 };
 
 // 4 bits: a code a nibble; sixteen entries are two tables of eight and a choice by the top bit.
-template <int values> struct reader_4bit : reader_scalar<4, values> {
+template <int values, uint32_t bias = 0> struct reader_4bit : reader_scalar<4, values> {
     register_table<5> table;
 
     __device__ __forceinline__ explicit reader_4bit(const uint8_t *) {
         constexpr uint32_t t0 = pack4(book::turbo_book_turbo4, 0), t1 = pack4(book::turbo_book_turbo4, 4);
         constexpr uint32_t t2 = pack4(book::turbo_book_turbo4, 8), t3 = pack4(book::turbo_book_turbo4, 12);
-        table.set({t0, t1, t2, t3, 0x0000ff00u});
+        table.set({t0 ^ bias, t1 ^ bias, t2 ^ bias, t3 ^ bias, 0x0000ff00u});
     }
     __device__ __forceinline__ uint32_t look_up(uint32_t codes, uint32_t tops) const {
         const uint32_t low = byte_permute(table.entry[0], table.entry[1], codes),
@@ -164,7 +167,7 @@ template <class format, int count> struct look_up_table {
     static constexpr int bytes = count << span;
 
     // Eight pairs at a time: the first values are neighbours in the codebook, the second ones hardly differ.
-    static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads) {
+    static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads, uint32_t bias = 0) {
         static_assert(count == 2 || format::bits == 2, "neighbours share their later values");
         constexpr int mask = (1 << format::window) - 1;
         auto entry = [&](int i, int value) {
@@ -181,7 +184,7 @@ template <class format, int count> struct look_up_table {
                     words[j] = entry(i + j, 0) | entry(i, 1) << 8 | entry(i, 2) << 16 | entry(i, 3) << 24;
                 }
             }
-            reinterpret_cast<uint4 *>(table)[i / (16 / count)] = make_uint4(words[0], words[1], words[2], words[3]);
+            reinterpret_cast<uint4 *>(table)[i / (16 / count)] = make_uint4(words[0] ^ bias, words[1] ^ bias, words[2] ^ bias, words[3] ^ bias);
         }
     }
 };
@@ -266,11 +269,12 @@ static __host__ __device__ constexpr int look_up_bytes(int format, int count) {
     }
 }
 
-static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads) {
+static __device__ __forceinline__ void fill_pair_table(int format, uint8_t *table, int thread, int threads,
+                                                       uint32_t bias = 0) {
     switch (format) {
-        case KV_TURBO2_TCQ: look_up_table<format_turbo2_tcq, 2>::fill(table, thread, threads); break;
-        case KV_TURBO3_TCQ: look_up_table<format_turbo3_tcq, 2>::fill(table, thread, threads); break;
-        case KV_TURBO4_TCQ: look_up_table<format_turbo4_tcq, 2>::fill(table, thread, threads); break;
+        case KV_TURBO2_TCQ: look_up_table<format_turbo2_tcq, 2>::fill(table, thread, threads, bias); break;
+        case KV_TURBO3_TCQ: look_up_table<format_turbo3_tcq, 2>::fill(table, thread, threads, bias); break;
+        case KV_TURBO4_TCQ: look_up_table<format_turbo4_tcq, 2>::fill(table, thread, threads, bias); break;
     }
 }
 

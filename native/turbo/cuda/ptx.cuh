@@ -44,6 +44,19 @@ static __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+static __device__ __forceinline__ void mma_f16(float (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1) {
+    mma_f16(c, {a.x, a.y, a.z, a.w}, b0, b1);
+}
+
+// Four 8x8 matrices of 16-bit elements from shared memory, transposed: lane l gives the address of row l % 8 of matrix
+// l / 8, and gets of each the elements 2(l % 4), 2(l % 4) + 1 of column l / 4.
+static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 // 2^x, 0 for -inf.
 static __device__ __forceinline__ float exp2_fast(float x) {
     float y;

@@ -1,0 +1,114 @@
+// The same input gives the same bits, run after run: what a race, or memory nobody wrote, would change.
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "harness.h"
+#include "turbo/cuda/attend.h"
+
+using namespace turbo_cuda;
+using namespace harness;
+
+static constexpr int repeats = 300;
+
+struct repeat_case {
+    int format_k, format_v, block, head_dim, n_head, n_head_kv, n_rows, n_streams, n_kv;
+};
+
+static kv_tensor make_kv(const device_buffer<uint8_t> &data, const repeat_case &c, int format) {
+    kv_tensor x;
+    x.data = (const char *) data.data;
+    x.format = format;
+    x.stride_head = reference::row_bytes(format, c.block, c.head_dim);
+    x.stride_token = x.stride_head * c.n_head_kv;
+    x.stride_stream = x.stride_token * c.n_kv;
+    return x;
+}
+
+// Runs whose output differs from the first one's, or is not finite.
+static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19937 &rng, const cudaDeviceProp &device) {
+    std::vector<uint8_t> k, v;
+    random_rows(rng, c.format_k, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, k);
+    random_rows(rng, c.format_v, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, v);
+    std::vector<float> q((size_t) c.n_streams * c.n_rows * c.n_head * c.head_dim);
+    std::normal_distribution<float> normal;
+    for (float &x : q)
+        x = 1.5f * normal(rng);
+    std::vector<uint16_t> mask((size_t) c.n_streams * c.n_rows * c.n_kv);
+    for (size_t i = 0; i < mask.size(); i++)
+        mask[i] = i % c.n_kv > 0 && rng() % 13 == 0 ? 0xfc00 : 0;
+    device_buffer<uint8_t> dk(k.size() + 64), dv(v.size() + 64);
+    device_buffer<float> dq(q.size()), out(q.size());
+    device_buffer<uint16_t> dmask(mask.size());
+    dk.upload(k), dv.upload(v), dq.upload(q), dmask.upload(mask);
+
+    attend_args a = {};
+    a.q = (const char *) dq.data;
+    a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head;
+    a.q_stride_stream = a.q_stride_row * c.n_rows;
+    a.k = make_kv(dk, c, c.format_k), a.v = make_kv(dv, c, c.format_v);
+    a.mask = masked ? (const char *) dmask.data : nullptr;
+    a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
+    a.out = out.data;
+    a.head_dim = c.head_dim, a.block = c.block, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv;
+    a.n_rows = c.n_rows, a.n_streams = c.n_streams, a.n_kv = c.n_kv;
+    a.scale = 1.0f / std::sqrt((float) c.head_dim);
+    a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
+    a.clusters = has_clusters(device);
+    const attend_plan plan = attend_make_plan(a, 0, 0, way);
+    device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
+    a.scratch = scratch.data;
+    std::vector<float> first;
+    int differing = 0;
+    for (int i = 0; i < repeats; i++) {
+        out.poison(), scratch.poison();
+        CHECK(attend(a, plan, 0));
+        const std::vector<float> got = out.download();
+        if (i == 0) {
+            first = got;
+        }
+        bool finite = true;
+        for (float x : got)
+            finite &= std::isfinite(x);
+        differing += !finite || memcmp(got.data(), first.data(), got.size() * sizeof(float)) != 0;
+    }
+    return differing;
+}
+
+int main() {
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    std::mt19937 rng(std::random_device{}());
+    std::vector<repeat_case> cases;
+    for (int f = KV_TURBO2; f <= KV_Q4_0; f++) {
+        const int v = f == KV_Q4_0 ? (int) KV_TURBO2 : f + 1; // pairs of unlike width, and of like format
+        for (int rows : {1, 3, 8}) {
+            cases.push_back({f, v, 64, 64, 9, 3, rows, 2, 2500});
+            cases.push_back({f, v, 128, 128, 12, 2, rows, 1, 4001});
+            cases.push_back({f, f, 128, 128, 32, 4, rows, 1, 9000});
+            cases.push_back({f, f, 128, 128, 32, 4, rows, 1, 250});
+            cases.push_back({f, v, 128, 256, 16, 4, rows, 1, 9000});
+            cases.push_back({f, v, 128, 512, 16, 2, rows, 1, 2500});
+        }
+    }
+    int failed = 0, total = 0;
+    for (const repeat_case &c : cases) {
+        for (int kind = 0; kind < 4; kind++) {
+            const bool masked = kind & 1, team = kind & 2;
+            if (team && (c.head_dim != 128 || c.n_head / c.n_head_kv * c.n_rows <= 16)) {
+                continue;
+            }
+            const int differing = run_case(c, masked, team ? attend_way::team : attend_way::own, rng, device);
+            total++, failed += differing > 0;
+            if (differing > 0) {
+                printf("FAIL formats %d/%d D %d heads %d/%d rows %d streams %d n_kv %d mask %d team %d: %d of %d runs "
+                       "differ\n",
+                       c.format_k, c.format_v, c.head_dim, c.n_head, c.n_head_kv, c.n_rows, c.n_streams, c.n_kv, masked,
+                       team, differing, repeats);
+            }
+        }
+    }
+    printf("repeat: %d cases of %d runs, %d failed\n", total, repeats, failed);
+    return failed != 0;
+}

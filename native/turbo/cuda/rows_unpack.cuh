@@ -1,0 +1,140 @@
+// Unpacking a staged tile of K or V to f16 in shared memory, for many columns to use (attend_rows.cuh).
+//
+// A token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of each block, the
+// chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16 bytes at a time, and
+// as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by a mask of the token,
+// so that neither this nor reading a column of chunks (the transposed operand) meets bank conflicts.
+
+#pragma once
+
+#include "attend_half.cuh"
+
+namespace turbo_cuda {
+
+// Codes are stored as this part of their integer: with any f16 scale the product is an f16.
+static constexpr float code_part = 1.0f / 128.0f;
+
+// Exchange of the chunks of a token.
+static __device__ __forceinline__ int chunk_mask(int token) {
+    return (token >> 1 & 3) | (token & 1) << 2;
+}
+
+// Byte offset of a chunk of eight values of a token.
+template <int head_dim> static __device__ __forceinline__ uint32_t chunk_at(int token, int chunk) {
+    return (uint32_t) (token * head_dim * 2 + ((chunk ^ chunk_mask(token)) << 4));
+}
+
+// The chunks 4i + t of a token for a constant i: two bases, so that the rest of the address is a constant.
+template <int head_dim> struct quarter_chunks {
+    uint32_t even, odd;
+
+    __device__ __forceinline__ quarter_chunks(int token, int t) {
+        const int mask = chunk_mask(token), low = token * head_dim * 2 + ((t ^ (mask & 3)) << 4);
+        even = low + ((mask & 4) << 4), odd = low - ((mask & 4) << 4);
+    }
+    __device__ __forceinline__ uint32_t at(int i) const { return (i & 1 ? odd : even) + 64 * i; }
+};
+
+// Four unsigned bytes, value + 128, to halves, times code_part and a scale; in their order. A byte becomes the half
+// 1024 + byte by setting the upper byte of it.
+static __device__ __forceinline__ void codes_to_halves(uint32_t bytes, __half2 scale, uint32_t &u0, uint32_t &u1) {
+    const __half2 part = __float2half2_rn(code_part), offset = __float2half2_rn(-1152.0f * code_part);
+    u0 = half2_bits(__hmul2(__hfma2(as_half2(byte_permute(bytes, 0x64646464u, 0x4140)), part, offset), scale));
+    u1 = half2_bits(__hmul2(__hfma2(as_half2(byte_permute(bytes, 0x64646464u, 0x4342)), part, offset), scale));
+}
+
+// Eight tokens of every `step` times eight, from pass `pass` on. `count` tokens of the tile are real, the others become
+// zeros. rows and block_bytes as for tile_scores.
+template <class reader, class shape>
+static __device__ __forceinline__ void unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
+                                                    int block_bytes, int pass, int step) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const quarter_chunks<shape::head_dim> chunks(g, t);
+#pragma unroll
+    for (int b = 0; b < shape::blocks; b++) {
+        const uint32_t block = rows.first + b * block_bytes;
+        const code_place place = reader::place(rows.shared, block, t);
+#pragma unroll 2
+        for (int i = pass; i < shape::keys / 8; i += step) {
+            const uint32_t skip = i * rows.step;
+            const int token = 8 * i + g;
+            uint32_t w[reader::words];
+            reader::load(w, place, skip);
+            // what lies beyond the end may be any number, or none
+            const float scale = token < count ? fminf(reader::scale(rows.shared, block + skip), 65504.0f) : 0.0f;
+            const __half2 scales = __float2half2_rn(scale);
+            auto store = [&](int part, uint32_t r0, uint32_t r1) {
+                uint4 halves;
+                codes_to_halves(r0, scales, halves.x, halves.y);
+                codes_to_halves(r1, scales, halves.z, halves.w);
+                *reinterpret_cast<uint4 *>(to + 8 * i * shape::row_bytes + chunks.at(b * shape::parts + part)) = halves;
+            };
+            uint32_t r0, r1;
+            codes.template decode<0>(w, r0, r1);
+            store(0, r0, r1);
+            codes.template decode<1>(w, r0, r1);
+            store(1, r0, r1);
+            if constexpr (shape::parts == 4) {
+                codes.template decode<2>(w, r0, r1);
+                store(2, r0, r1);
+                codes.template decode<3>(w, r0, r1);
+                store(3, r0, r1);
+            }
+        }
+    }
+}
+
+// The same for plain formats.
+template <class reader, class shape>
+static __device__ __forceinline__ void unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes,
+                                                    int pass, int step) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const quarter_chunks<shape::head_dim> chunks(g, t);
+    reader codes(t);
+#pragma unroll
+    for (int b = 0; b < shape::blocks; b++) {
+#pragma unroll 2
+        for (int i = pass; i < shape::keys / 8; i += step) {
+            const int token = 8 * i + g;
+            codes.begin(rows.shared + rows.first + b * block_bytes + i * rows.step);
+#pragma unroll
+            for (int part = 0; part < shape::parts; part++) {
+                uint4 halves = make_uint4(0, 0, 0, 0);
+                if (token < count) {
+                    uint32_t u[4];
+                    codes.unit(2 * part, u[0], u[1]);
+                    codes.unit(2 * part + 1, u[2], u[3]);
+                    halves = make_uint4(byte_permute(u[0], u[1], 0x5410), byte_permute(u[0], u[1], 0x7632),
+                                        byte_permute(u[2], u[3], 0x5410), byte_permute(u[2], u[3], 0x7632));
+                }
+                *reinterpret_cast<uint4 *>(to + 8 * i * shape::row_bytes + chunks.at(b * shape::parts + part)) = halves;
+            }
+        }
+    }
+}
+
+// By the format; the switch is uniform over the block.
+template <class shape>
+static __device__ __forceinline__ void unpack(uint8_t *to, const stage_params &x, const uint8_t *table,
+                                              const tile_rows &rows, int count, int pass, int step) {
+    constexpr int n = shape::values_per_lane;
+#define TURBO_UNPACK(KV, ...)                                                                                         \
+    case KV: {                                                                                                        \
+        using reader = __VA_ARGS__;                                                                                   \
+        unpack_codes<reader, shape>(to, reader(table), rows, count, x.block_bytes, pass, step);                       \
+    } break
+    switch (x.format) {
+        TURBO_UNPACK(KV_TURBO2, reader_2bit<n, unsigned_bias>);
+        TURBO_UNPACK(KV_TURBO3, reader_3bit<n, unsigned_bias>);
+        TURBO_UNPACK(KV_TURBO4, reader_4bit<n, unsigned_bias>);
+        TURBO_UNPACK(KV_TURBO2_TCQ, reader_trellis<format_turbo2_tcq, n>);
+        TURBO_UNPACK(KV_TURBO3_TCQ, reader_trellis<format_turbo3_tcq, n>);
+        TURBO_UNPACK(KV_TURBO4_TCQ, reader_trellis<format_turbo4_tcq, n>);
+        case KV_F16: unpack_plain<reader_f16<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
+        case KV_Q8_0: unpack_plain<reader_q8_0<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
+        case KV_Q4_0: unpack_plain<reader_q4_0<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
+    }
+#undef TURBO_UNPACK
+}
+
+} // namespace turbo_cuda

@@ -22,7 +22,8 @@ static constexpr int choice_bits = 6; // low bits of a cost
 // Shared memory of one candidate.
 template <int n> struct alignas(16) trellis_scratch {
     int cost[2][2][trellis_states]; // direction, parity of the step, state
-    int q[n]; // in 1/64 of a codebook step
+    int q[n];      // in 1/64 of a codebook step
+    int coarse[n]; // as the costs see them: negative, the compiler would turn the sign of every slope instead
     uint8_t choice[n][trellis_states];
     uint16_t window[n];
     float explained;
@@ -35,7 +36,7 @@ template <class format> static __device__ __forceinline__ int transposed(int s) 
     return (s & ((1 << rest) - 1)) << format::bits | s >> rest;
 }
 
-// What the branches of a lane's two states cost, as base - slope * q: entry e costs e * (4e - q) in quarters of a
+// What the branches of a lane's two states cost, as base + slope * -q: entry e costs e * (4e - q) in quarters of a
 // squared codebook step. Independent of the block: loaded while the kernel before may still run.
 template <class format> struct branch_costs {
     static constexpr int branches = 1 << format::bits;
@@ -48,7 +49,7 @@ template <class format> struct branch_costs {
 #pragma unroll
             for (int b = 0; b < branches; b++) {
                 const int e = format::entry(backward ? b << 6 | state : state << format::bits | b);
-                slope[half][b] = -e * (1 << choice_bits);
+                slope[half][b] = e * (1 << choice_bits);
                 base[half][b] = 4 * e * e * (1 << choice_bits) + b;
             }
         }
@@ -72,9 +73,9 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
     const int from0 = backward ? lane >> format::bits << format::bits : (lane << format::bits) % trellis_states;
     const int from1 = backward ? (lane + 32) >> format::bits << format::bits : from0;
     constexpr int step = backward ? -1 : 1;
-    int at = backward ? n - 1 : 0, q = cost_value(s.q[at]);
+    int at = backward ? n - 1 : 0, q = s.coarse[at];
     __syncwarp();
-#pragma unroll 1
+#pragma unroll 2 // the parity of a step is then known
     for (int i = 0; i < n / 2; i++, at += step) {
         const int *before = s.cost[backward][i & 1];
         int4 old[2][branches / 4];
@@ -83,7 +84,7 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
             old[0][b] = reinterpret_cast<const int4 *>(before + from0)[b];
             old[1][b] = backward ? reinterpret_cast<const int4 *>(before + from1)[b] : old[0][b];
         }
-        const int next = s.q[(at + step) & (n - 1)];
+        const int next = s.coarse[(at + step) & (n - 1)];
         int best[2][2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void search_half(trellis_scratch<n> &s, const 
         s.cost[backward][~i & 1][place[1]] = least1 & ~mask;
         s.choice[at][lane] = (uint8_t) (least0 & mask);
         s.choice[at][lane + 32] = (uint8_t) (least1 & mask);
-        q = cost_value(next);
+        q = next;
         __syncwarp();
     }
 }
@@ -208,6 +209,7 @@ static __device__ __forceinline__ void encode_trellis(uint8_t *block, const floa
 #pragma unroll
             for (int i = 0; i < n / 32; i++) {
                 s.q[lane * (n / 32) + i] = q[i];
+                s.coarse[lane * (n / 32) + i] = -cost_value(q[i]);
             }
         }
         barrier(barrier_id, 64);

@@ -120,11 +120,16 @@ template <int n> static __device__ __forceinline__ void write_scalar(const write
     }
 }
 
-template <int n> static __device__ __forceinline__ void write_trellis(const write_tensor &w, int index, void *scratch) {
+template <int most_bits, int n>
+static __device__ __forceinline__ void write_trellis(const write_tensor &w, int index, void *scratch) {
     switch (w.format) {
         case KV_TURBO2_TCQ: write_trellis_block<format_turbo2_tcq, n>(w, index, scratch); break;
         case KV_TURBO3_TCQ: write_trellis_block<format_turbo3_tcq, n>(w, index, scratch); break;
-        case KV_TURBO4_TCQ: write_trellis_block<format_turbo4_tcq, n>(w, index, scratch); break;
+        case KV_TURBO4_TCQ:
+            if constexpr (most_bits >= 4) {
+                write_trellis_block<format_turbo4_tcq, n>(w, index, scratch);
+            }
+            break;
     }
 }
 
@@ -145,8 +150,10 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
     }
 }
 
-// Any format: a thread block a block; scalar ones leave all warps but one idle.
-static __global__ void __launch_bounds__(trellis_warps * 32)
+// Any format with trellis codes up to most_bits: a thread block a block; scalar ones leave all warps but one idle. What a
+// branch costs is kept in registers: fewer of them let more thread blocks share a multiprocessor, but make each slower.
+template <int most_bits, int blocks_resident>
+static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
     write_trellis_kernel(const __grid_constant__ write_params p) {
     __shared__ __align__(16) trellis_scratch<128> scratch[trellis_tries];
     const write_tensor &w = p.tensor[blockIdx.y];
@@ -164,9 +171,9 @@ static __global__ void __launch_bounds__(trellis_warps * 32)
             }
         }
     } else if (w.block == 128) {
-        write_trellis<128>(w, index, scratch);
+        write_trellis<most_bits, 128>(w, index, scratch);
     } else {
-        write_trellis<64>(w, index, scratch);
+        write_trellis<most_bits, 64>(w, index, scratch);
     }
 }
 
@@ -197,7 +204,10 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
         return cudaSuccess;
     }
     if (is_trellis(first.format) || (second != nullptr && is_trellis(second->format))) {
-        return launch_overlapped(write_trellis_kernel, grid, trellis_warps * 32, 0, stream, p);
+        const bool wide = first.format == KV_TURBO4_TCQ || (second != nullptr && second->format == KV_TURBO4_TCQ);
+        const bool many = grid.x * grid.y >= 1024; // several for every multiprocessor: what counts is throughput
+        return launch_overlapped(many && !wide ? write_trellis_kernel<3, 5> : write_trellis_kernel<4, 1>, grid,
+                                 trellis_warps * 32, 0, stream, p);
     }
     return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);
 }

@@ -75,15 +75,19 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         },
         15);
     const double us = t.median_us / shape.layers, floor_us = layer / read_rate * 1e6;
-    printf("%-14s %-10s %-10s n_kv %6d rows %2d%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
-           "%3.0f %%\n",
-           shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.warps_per_head > 0 ? " team" : "",
-           plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us, 100 * floor_us / us);
+    printf(
+        "%-14s %-10s %-10s n_kv %6d rows %2d%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
+        "%3.0f %%\n",
+        shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.warps_per_head > 0 ? " team" : "",
+        plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us,
+        100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"slices\":%d,\"hpb\":%d,"
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"slices\":%d,"
+            "\"hpb\":%d,"
             "\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
             first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
-            plan.warps_per_head > 0, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
+            plan.warps_per_head > 0, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
+            t.high_us / shape.layers, floor_us);
     first_row = false;
 }
 
@@ -141,8 +145,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 2) { // one configuration, for a profiler: n_kv, rows, format, slices
         const int format = argc > 4 ? atoi(argv[4]) : KV_TURBO3;
-        bench(json, qwen, format, format, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 1, argc > 5 ? atoi(argv[5]) : 0, 0, 0,
-              rate);
+        bench(json, qwen, format, format, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 1, argc > 5 ? atoi(argv[5]) : 0, 0,
+              0, rate);
         return 0;
     }
     for (int n_kv : {131072, 32768, 8192, 4096, 1024, 256}) {

@@ -105,8 +105,8 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     }
     const double ratio = gpu_error / cpu_error;
     const bool ok = bad == 0 && ratio < 1.001 && ratio > 0.99;
-    printf("%s %-14s relative error %.6f, GPU / CPU %.6f, rows equal %d of %d, decode mismatches %d\n", ok ? "ok  " : "FAIL",
-           desc->name, gpu_error / blocks, ratio, equal_rows, rows, bad);
+    printf("%s %-14s relative error %.6f, GPU / CPU %.6f, rows equal %d of %d, decode mismatches %d\n",
+           ok ? "ok  " : "FAIL", desc->name, gpu_error / blocks, ratio, equal_rows, rows, bad);
     return !ok;
 }
 

@@ -1,6 +1,6 @@
 // Attention that starts beside the write of the newest tokens, against a float64 reference and many times over: every
-// run must give the same bytes, in the output and in the cache. The rows that are written hold garbage before. Exit 1 on
-// any failure.
+// run must give the same bytes, in the output and in the cache. The rows that are written hold garbage before. Exit 1
+// on any failure.
 
 #include "harness.h"
 #include "turbo/cuda/write.h"
@@ -80,8 +80,8 @@ static std::vector<double> reference_output(const overlap_case &c, const attend_
         for (int row = 0; row < c.n_rows; row++) {
             for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
                 const size_t at = ((size_t) row * c.n_head + hk * (c.n_head / c.n_head_kv) + g) * c.head_dim;
-                reference::attention(&q[at], decoded[0], decoded[1], nullptr, nullptr, c.n_kv, c.head_dim, a.scale, 0.0f,
-                                     &out[at]);
+                reference::attention(&q[at], decoded[0], decoded[1], nullptr, nullptr, c.n_kv, c.head_dim, a.scale,
+                                     0.0f, &out[at]);
             }
         }
     }
@@ -126,7 +126,8 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
         }
         a.pending.ids[t] = (const char *) ids.data, a.pending.ids_stride[t] = 8, a.pending.ids_64[t] = 1;
     }
-    a.pending.centre = dcentre.data, a.pending.n_rows = c.skip ? c.n_rows : 0, a.pending.blocks = write_blocks(k.write, &v.write);
+    a.pending.centre = dcentre.data, a.pending.n_rows = c.skip ? c.n_rows : 0,
+    a.pending.blocks = write_blocks(k.write, &v.write);
 
     a.pending.later = c.later && attend_takes_newest(a, plan);
 
@@ -172,7 +173,8 @@ int main() {
                     const bool scattered = kind & 1, team = rows > 1 && kind & 4, later = rows == 1 && kind & 4,
                                skip = kind & 2 || later;
                     const int head_dim = (f + rows + n_kv) % 2 && !team ? 256 : 128, heads = team ? 32 : 16;
-                    const overlap_case c = {f, (f + 1) % 6, head_dim, heads, 4, rows, n_kv, scattered, skip, later, team};
+                    const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
+                                            n_kv, scattered,   skip,     later, team};
                     const double error = run_case(c, rng, device);
                     const bool ok = error < (c.team ? 2e-3 : 3e-4);
                     worst = std::max(worst, error), total++, failed += !ok;

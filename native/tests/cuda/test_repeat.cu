@@ -27,7 +27,8 @@ static kv_tensor make_kv(const device_buffer<uint8_t> &data, const repeat_case &
 }
 
 // Runs whose output differs from the first one's, or is not finite.
-static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19937 &rng, const cudaDeviceProp &device) {
+static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19937 &rng,
+                    const cudaDeviceProp &device) {
     std::vector<uint8_t> k, v;
     random_rows(rng, c.format_k, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, k);
     random_rows(rng, c.format_v, c.block, c.head_dim, (size_t) c.n_streams * c.n_kv * c.n_head_kv, v);

@@ -125,7 +125,8 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
     const int needed = (columns + 16 * tiles - 1) / (16 * tiles);
     const bool brief = args.n_kv <= 16 * plan.slices * warps;
     int groups = 1;
-    for (int heads = heads_per_block > 0 ? heads_per_block : brief || !packed_heads(args) ? 1 : warps; heads > 0; heads--) {
+    const int most = brief || !packed_heads(args) ? 1 : warps;
+    for (int heads = heads_per_block > 0 ? heads_per_block : most; heads > 0; heads--) {
         if (args.n_head_kv % heads != 0 || heads > warps) {
             continue;
         }
@@ -142,9 +143,10 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
         return plan_rows(args, columns, heads_per_block, 1); // two warps share what one had no room for
     }
     const int block_columns = 16 * tiles * plan.warps_per_head, blocks = (columns + block_columns - 1) / block_columns;
-    const int width = std::max(1, args.multiprocessors / std::max(1, args.n_streams * blocks *
-                                                                         (args.n_head_kv / plan.heads_per_block)));
-    plan.splits = std::max(1, std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
+    const int width = std::max(1, args.multiprocessors /
+                                      std::max(1, args.n_streams * blocks * (args.n_head_kv / plan.heads_per_block)));
+    plan.splits =
+        std::max(1, std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
     return plan;
 }
 

@@ -36,7 +36,7 @@ struct pending_write {
     const char *source[2]; // f32 rows of K and V, heads side by side
     int64_t source_stride[2];
     const float *factor, *centre; // K's rows count times `factor`, less `centre`; or null
-    const char *ids[2];  // of K and V: row in the cache
+    const char *ids[2];           // of K and V: row in the cache
     int64_t ids_stride[2];
     int ids_64[2];       // i64, else i32
     int64_t first_token; // row of the cache at which K and V as passed begin
@@ -76,8 +76,8 @@ struct attend_plan {
     int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
 };
 
-// Who unpacks: every warp for its own columns, or a team of warps for all columns of a KV head (attend_rows.cuh), which is
-// there for more than 16 columns of heads of 128.
+// Who unpacks: every warp for its own columns, or a team of warps for all columns of a KV head (attend_rows.cuh), which
+// is there for more than 16 columns of heads of 128.
 enum class attend_way { best, own, team };
 
 // heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.

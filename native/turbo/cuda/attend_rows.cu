@@ -13,8 +13,8 @@ static cudaError_t launch_rows(attend_params p, const attend_args &args, const a
     p.warps_per_head = plan.warps_per_head, p.by_warps = divider::by(p.warps_per_head);
     const int columns = p.warps_per_head * shape::columns, tiles = (args.n_kv + shape::keys - 1) / shape::keys;
     p.column_blocks = (p.n_columns + columns - 1) / columns;
-    p.groups = std::min(rows_warps / (p.heads_per_block * p.warps_per_head),
-                        std::max(1, (tiles + p.splits - 1) / p.splits));
+    p.groups =
+        std::min(rows_warps / (p.heads_per_block * p.warps_per_head), std::max(1, (tiles + p.splits - 1) / p.splits));
     p.tile_buffers = p.warps_per_head > 1 ? 2 : 1; // a warp alone does not meet anybody between two tiles
     const size_t parked = rows_layout<shape>::parked_bytes();
     auto shared = [&]() { return std::max(rows_layout<shape>::walking_bytes(p), parked); };

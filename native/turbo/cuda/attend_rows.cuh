@@ -1,10 +1,10 @@
 // Attention of many columns (query heads x rows of a KV head): short batches over a long cache.
 //
 // Unpacking costs more than the products, so a tile of tokens is unpacked once, to f16 in shared memory, and serves
-// all columns from there. A team of warps has one KV head: its warps share the unpacking of a tile, then each multiplies
-// it with 16 or 32 columns of its own (scores with the columns as rows of the product, so that probabilities are
-// already laid out as the operand of the second one). Teams of all heads that a thread block stages form a group; groups
-// take stretches of the cache of their own and are merged at the end, as are thread blocks.
+// all columns from there. A team of warps has one KV head: its warps share the unpacking of a tile, then each
+// multiplies it with 16 or 32 columns of its own (scores with the columns as rows of the product, so that probabilities
+// are already laid out as the operand of the second one). Teams of all heads that a thread block stages form a group;
+// groups take stretches of the cache of their own and are merged at the end, as are thread blocks.
 
 #pragma once
 
@@ -33,8 +33,8 @@ template <int blocks_, int tiles_, int values_per_lane_> struct rows_shape {
 // numbers down to 2^-21 of the reference.
 static constexpr float probability_shift = 7.0f, most_growth = 8.0f;
 
-// Staged tiles of a group, K and V together: one is used while the next is on its way. A tile that the launch before may
-// be writing is waited for, and only then.
+// Staged tiles of a group, K and V together: one is used while the next is on its way. A tile that the launch before
+// may be writing is waited for, and only then.
 struct tile_ring {
     static constexpr int slots = 2;
     uint8_t *base;
@@ -100,9 +100,10 @@ struct tile_ring {
     }
 
     // Bytes of `count` tokens from `first` on, in whole units of 16.
-    static __device__ __forceinline__ uint32_t bytes_of(const stage_params &x, const char *source, int first, int count) {
-        return (address_skew(source + (int64_t) first * x.stride_token) + (count - 1) * x.pitch + x.row_bytes + 15) / 16 *
-               16;
+    static __device__ __forceinline__ uint32_t bytes_of(const stage_params &x, const char *source, int first,
+                                                        int count) {
+        return (address_skew(source + (int64_t) first * x.stride_token) + (count - 1) * x.pitch + x.row_bytes + 15) /
+               16 * 16;
     }
 
 #ifdef TURBO_BULK_COPY
@@ -179,9 +180,9 @@ template <class shape> struct rows_layout {
         return tiles(p, p.groups * p.heads_per_block) + group * tile_ring::slots * tile_ring::slot_bytes(p);
     }
     static __host__ size_t walking_bytes(const attend_params &p) {
-        const int tables =
-            look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
-        const int group = p.heads_per_block * team_bytes(p) + tile_ring::slots * (tile_ring::slot_bytes(p) + 2 * (int) sizeof(uint64_t));
+        const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
+        const int group = p.heads_per_block * team_bytes(p) +
+                          tile_ring::slots * (tile_ring::slot_bytes(p) + 2 * (int) sizeof(uint64_t));
         return (size_t) header + query_bytes(p) + tables + p.groups * group;
     }
     // Afterwards: outputs [warp][column][parked_row], then (maximum, sum) [warp][column].
@@ -231,9 +232,10 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
 #pragma unroll
         for (int j = 0; j < n; j += 4) {
             const int value = lane * n + j, step = b * shape::parts * 2 + shape::plain::register_of(value);
-            uint32_t *to = reinterpret_cast<uint32_t *>(queries) +
-                           ((column / 16 * shape::steps + step) * 32 + column % 8 * 4 + shape::plain::quarter_of(value)) * 4 +
-                           column / 8 % 2;
+            uint32_t *to =
+                reinterpret_cast<uint32_t *>(queries) +
+                ((column / 16 * shape::steps + step) * 32 + column % 8 * 4 + shape::plain::quarter_of(value)) * 4 +
+                column / 8 % 2;
             to[0] = two_halves(x[b][j] * factor, x[b][j + 1] * factor);
             to[2] = two_halves(x[b][j + 2] * factor, x[b][j + 3] * factor);
         }
@@ -241,9 +243,8 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
 }
 
 // The queries of all columns of the thread block.
-template <class shape>
-static __device__ __forceinline__ void prepare_columns(const attend_params &p, const rows_layout<shape> &layout,
-                                                       int first_head, int first_column) {
+template <class shape> static __device__ __forceinline__ void
+prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, columns = p.warps_per_head * shape::columns;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;
@@ -255,7 +256,8 @@ static __device__ __forceinline__ void prepare_columns(const attend_params &p, c
         float x[depth][shape::blocks][n];
 #pragma unroll
         for (int d = 0; d < depth; d++) {
-            const int i = start + d * rows_warps * 2, head_kv = i / columns, column = first_column + i - head_kv * columns;
+            const int i = start + d * rows_warps * 2, head_kv = i / columns,
+                      column = first_column + i - head_kv * columns;
             const int row = p.by_gqa.divide(column), head = (first_head + head_kv) * p.gqa + column - row * p.gqa;
             const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
             const bool real = i < total && column < p.n_columns;
@@ -280,7 +282,8 @@ static __device__ __forceinline__ void prepare_columns(const attend_params &p, c
         for (int d = 0; d < depth; d++) {
             const int i = start + d * rows_warps * 2, head_kv = i / columns, in_head = i - head_kv * columns;
             if (i < total) { // the same for a warp: both are even or odd
-                prepare_column<shape>(x[d], rotate, unit, layout.queries(p, head_kv), layout.scales(p, head_kv), in_head);
+                prepare_column<shape>(x[d], rotate, unit, layout.queries(p, head_kv), layout.scales(p, head_kv),
+                                      in_head);
             }
         }
     }
@@ -296,8 +299,7 @@ template <class shape> struct rows_state {
 // s[tile][n][i]: column g (i < 2) or g + 8, token 8n + 2t + (i & 1).
 template <class shape>
 static __device__ __forceinline__ void rows_scores(float (&s)[shape::tiles][shape::keys / 8][4], const uint4 *queries,
-                                                   const uint8_t *k,
-                                                   const quarter_chunks<shape::head_dim> &chunks) {
+                                                   const uint8_t *k, const quarter_chunks<shape::head_dim> &chunks) {
 #pragma unroll
     for (int i = 0; i < shape::steps / 2; i++) {
         uint4 a[2][shape::tiles], b[shape::keys / 8];
@@ -364,20 +366,19 @@ static __device__ __forceinline__ void rows_values(float (&out)[shape::tiles][sh
     }
 }
 
-// The mask of a warp's columns. Most tiles of a long cache are not masked at all: whether the next one is, is asked while
-// this one is being worked on.
+// The mask of a warp's columns. Most tiles of a long cache are not masked at all: whether the next one is, is asked
+// while this one is being worked on.
 template <class shape> struct rows_mask {
     static constexpr int words = 4, lanes = shape::keys / 2, rows_a_word = 32 / lanes; // on their way
-    const char *row;                // of the warp's first column; null without a mask
-    int rows;                       // that its columns are of
+    const char *row; // of the warp's first column; null without a mask
+    int rows;        // that its columns are of
     bool aligned;
     uint32_t ahead[words];
 
     __device__ __forceinline__ rows_mask(const attend_params &p, int column) {
         const int first = p.by_gqa.divide(min(column, p.n_columns - 1)),
                   last = p.by_gqa.divide(min(column + shape::columns, p.n_columns) - 1);
-        row = p.mask == nullptr ? nullptr
-                                : p.mask + blockIdx.z * p.mask_stride_stream + first * p.mask_stride_row;
+        row = p.mask == nullptr ? nullptr : p.mask + blockIdx.z * p.mask_stride_stream + first * p.mask_stride_row;
         rows = max(1, last - first + 1);
         aligned = ((reinterpret_cast<uintptr_t>(row) | p.mask_stride_row) & 3) == 0;
     }
@@ -389,8 +390,7 @@ template <class shape> struct rows_mask {
 #pragma unroll
         for (int i = 0; i < words; i++) {
             const int r = rows_a_word * i + lane / lanes;
-            ahead[i] = !whole ? 1u
-                       : r < rows ? *reinterpret_cast<const uint32_t *>(at + r * p.mask_stride_row) : 0u;
+            ahead[i] = !whole ? 1u : r < rows ? *reinterpret_cast<const uint32_t *>(at + r * p.mask_stride_row) : 0u;
         }
     }
     __device__ __forceinline__ bool clear() const {
@@ -489,9 +489,8 @@ static __device__ __forceinline__ void soften_rows(uint32_t (&p)[shape::tiles][s
 }
 
 // Leave a warp's results in shared memory, in the order of the head.
-template <class shape>
-static __device__ __forceinline__ void park_rows(const attend_params &p, const rows_layout<shape> &layout, int warp,
-                                                 rows_state<shape> &state) {
+template <class shape> static __device__ __forceinline__ void
+park_rows(const attend_params &p, const rows_layout<shape> &layout, int warp, rows_state<shape> &state) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const float sum_unit = exp2_fast(-probability_shift),
                 unit = p.v.format <= KV_TURBO4_TCQ ? sum_unit / code_part : sum_unit * half_weight;
@@ -520,9 +519,8 @@ static __device__ __forceinline__ void park_rows(const attend_params &p, const r
 }
 
 // Merge the groups; write the output itself if the cache is not split, else a partial result.
-template <class shape>
-static __device__ __forceinline__ void merge_rows(const attend_params &p, const rows_layout<shape> &layout,
-                                                  int first_head, int first_column) {
+template <class shape> static __device__ __forceinline__ void
+merge_rows(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column) {
     constexpr int lanes = shape::head_dim < 128 ? shape::head_dim / 4 : 32, passes = shape::head_dim / (4 * lanes);
     const int lane = threadIdx.x & 31, team = p.warps_per_head * shape::columns, columns = p.heads_per_block * team;
     const int warps = p.heads_per_block * p.warps_per_head; // of a group
@@ -539,7 +537,8 @@ static __device__ __forceinline__ void merge_rows(const attend_params &p, const 
             const float2 state = layout.states(warp + i * warps)[in_warp];
             const float4 x = *reinterpret_cast<const float4 *>(layout.parked(warp + i * warps) +
                                                                in_warp * shape::parked_row + first_value);
-            const float top = fmaxf(maximum, state.x), scale = exp2_fast(maximum - top), weight = exp2_fast(state.x - top);
+            const float top = fmaxf(maximum, state.x), scale = exp2_fast(maximum - top),
+                        weight = exp2_fast(state.x - top);
             maximum = top;
             sum = fmaf(state.y, weight, sum * scale);
             v.x = fmaf(x.x, weight, v.x * scale), v.y = fmaf(x.y, weight, v.y * scale);
@@ -549,7 +548,8 @@ static __device__ __forceinline__ void merge_rows(const attend_params &p, const 
             store_output<typename shape::plain>(p, blockIdx.z, first_head + head, column, first_value, v, maximum, sum);
         } else {
             const int64_t at =
-                ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits + blockIdx.x;
+                ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits +
+                blockIdx.x;
             *reinterpret_cast<float4 *>(p.partial + at * shape::head_dim + first_value) = v;
             if (first_value == 0) {
                 *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) = make_float2(maximum, sum);
@@ -558,8 +558,8 @@ static __device__ __forceinline__ void merge_rows(const attend_params &p, const 
     }
 }
 
-template <class shape>
-static __global__ void __launch_bounds__(rows_warps * 32, 1) attend_rows_kernel(const __grid_constant__ attend_params p) {
+template <class shape> static __global__ void __launch_bounds__(rows_warps * 32, 1)
+    attend_rows_kernel(const __grid_constant__ attend_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     const rows_layout<shape> layout = {shared};
     const int warp = threadIdx.x / 32, team = p.by_warps.divide(warp), part = warp - team * p.warps_per_head;

@@ -184,7 +184,8 @@ template <class format, int count> struct look_up_table {
                     words[j] = entry(i + j, 0) | entry(i, 1) << 8 | entry(i, 2) << 16 | entry(i, 3) << 24;
                 }
             }
-            reinterpret_cast<uint4 *>(table)[i / (16 / count)] = make_uint4(words[0] ^ bias, words[1] ^ bias, words[2] ^ bias, words[3] ^ bias);
+            reinterpret_cast<uint4 *>(table)[i / (16 / count)] =
+                make_uint4(words[0] ^ bias, words[1] ^ bias, words[2] ^ bias, words[3] ^ bias);
         }
     }
 };

@@ -1,9 +1,9 @@
 // Unpacking a staged tile of K or V to f16 in shared memory, for many columns to use (attend_rows.cuh).
 //
 // A token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of each block, the
-// chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16 bytes at a time, and
-// as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by a mask of the token,
-// so that neither this nor reading a column of chunks (the transposed operand) meets bank conflicts.
+// chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16 bytes at a time,
+// and as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by a mask of the
+// token, so that neither this nor reading a column of chunks (the transposed operand) meets bank conflicts.
 
 #pragma once
 
@@ -45,9 +45,8 @@ static __device__ __forceinline__ void codes_to_halves(uint32_t bytes, __half2 s
 
 // Eight tokens of every `step` times eight, from pass `pass` on. `count` tokens of the tile are real, the others become
 // zeros. rows and block_bytes as for tile_scores.
-template <class reader, class shape>
-static __device__ __forceinline__ void unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
-                                                    int block_bytes, int pass, int step) {
+template <class reader, class shape> static __device__ __forceinline__ void
+unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const quarter_chunks<shape::head_dim> chunks(g, t);
 #pragma unroll
@@ -85,9 +84,8 @@ static __device__ __forceinline__ void unpack_codes(uint8_t *to, const reader &c
 }
 
 // The same for plain formats.
-template <class reader, class shape>
-static __device__ __forceinline__ void unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes,
-                                                    int pass, int step) {
+template <class reader, class shape> static __device__ __forceinline__ void
+unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const quarter_chunks<shape::head_dim> chunks(g, t);
     reader codes(t);
@@ -114,14 +112,13 @@ static __device__ __forceinline__ void unpack_plain(uint8_t *to, const tile_rows
 }
 
 // By the format; the switch is uniform over the block.
-template <class shape>
-static __device__ __forceinline__ void unpack(uint8_t *to, const stage_params &x, const uint8_t *table,
-                                              const tile_rows &rows, int count, int pass, int step) {
+template <class shape> static __device__ __forceinline__ void
+unpack(uint8_t *to, const stage_params &x, const uint8_t *table, const tile_rows &rows, int count, int pass, int step) {
     constexpr int n = shape::values_per_lane;
-#define TURBO_UNPACK(KV, ...)                                                                                         \
-    case KV: {                                                                                                        \
-        using reader = __VA_ARGS__;                                                                                   \
-        unpack_codes<reader, shape>(to, reader(table), rows, count, x.block_bytes, pass, step);                       \
+#define TURBO_UNPACK(KV, ...)                                                                                          \
+    case KV: {                                                                                                         \
+        using reader = __VA_ARGS__;                                                                                    \
+        unpack_codes<reader, shape>(to, reader(table), rows, count, x.block_bytes, pass, step);                        \
     } break
     switch (x.format) {
         TURBO_UNPACK(KV_TURBO2, reader_2bit<n, unsigned_bias>);

@@ -150,8 +150,9 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
     }
 }
 
-// Any format with trellis codes up to most_bits: a thread block a block; scalar ones leave all warps but one idle. What a
-// branch costs is kept in registers: fewer of them let more thread blocks share a multiprocessor, but make each slower.
+// Any format with trellis codes up to most_bits: a thread block a block; scalar ones leave all warps but one idle. What
+// a branch costs is kept in registers: fewer of them let more thread blocks share a multiprocessor, but make each
+// slower.
 template <int most_bits, int blocks_resident>
 static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
     write_trellis_kernel(const __grid_constant__ write_params p) {

@@ -59,8 +59,8 @@ def fingerprint(context: Context) -> dict[str, Any]:
 
 
 def _layers(context: Context) -> str:
-    """The stored types in one line: "0-23 full turbo3/turbo3"."""
-    kinds = ((f"{x.part} {x.type_k}/{x.type_v}", x.layer) for x in context.kv.effective)
+    """The stored types in one line, with what keys lack: "0-23 full turbo3/turbo3 runs of 64"."""
+    kinds = ((f"{x.part} {x.type_k}/{x.type_v} {x.k_center}", x.layer) for x in context.kv.effective)
     runs = [(kind, [layer for _, layer in group]) for kind, group in groupby(kinds, key=lambda pair: pair[0])]
     return ", ".join(f"{layers[0]}-{layers[-1]} {kind}" for kind, layers in runs)
 

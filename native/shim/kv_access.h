@@ -18,11 +18,14 @@ struct turbo_kv_access {
     // all use a sliding window) and on bf16 keys, and turns float keys in place without taking a centre off first.
     static bool can_turn(const llama_kv_cache & cache) {
         const auto good = [&](const auto & layer) {
-            const bool centred = cache.turbo_centers && cache.turbo_centers->by_layer[turbo_kv_centers::center].count(layer.il) > 0;
+            const bool centred = center_cells(cache, layer.il) != 0;
             return !layer.k || ggml_is_quantized(layer.k->type) || (layer.k->type != GGML_TYPE_BF16 && !centred);
         };
         return !cache.layers.empty() && std::all_of(cache.layers.begin(), cache.layers.end(), good);
     }
+
+    // Cells of a stream whose keys in layer `il` share a centre; 0 if keys are stored as they are.
+    static int32_t center_cells(const llama_kv_cache & cache, uint32_t il);
 
     // Facts of the cache's layer `index`, read from its tensors.
     static void read(const llama_kv_cache & cache, int32_t index, int32_t part, turbo_kv_layer * out);

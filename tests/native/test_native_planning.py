@@ -87,7 +87,7 @@ def test_the_centres_of_runs_are_counted(tiny_model: Callable[..., Path]) -> Non
     with Model.open(path) as model:
         without, held = (estimate(path, 8192, kv="turbo2", k_center=x).cache for x in ("off", "auto"))
         width = sum(x.n_head_kv * x.head_dim_k for x in model.layers)
-        assert 128 * 2 * width <= held - without < 130 * 2 * width  # 128 runs of 64 cells in f16, and the scales
+        assert 128 * 2 * width <= held - without < 140 * 2 * width  # 128 runs of 64 cells in f16, and the scales
     # longer runs take a constant share
     more = [
         estimate(path, n, kv="turbo2", k_center="auto").cache - estimate(path, n, kv="turbo2", k_center="off").cache

@@ -27,6 +27,20 @@ struct turbo_kv_access {
     // Cells of a stream whose keys in layer `il` share a centre; 0 if keys are stored as they are.
     static int32_t center_cells(const llama_kv_cache & cache, uint32_t il);
 
+    // The centres of runs that the keys of a stream lack; null if they lack none, or one centre.
+    static const ggml_tensor * runs(const llama_kv_cache & cache, const ggml_tensor * k_stream);
+
+    // Whether centres of runs stand back behind one for all (kv_center.h).
+    static bool flat(const llama_kv_cache & cache) { return cache.turbo_centers && cache.turbo_centers->flat(); }
+    static void set_flat(llama_kv_cache & cache, bool flat) {
+        if (cache.turbo_centers) {
+            cache.turbo_centers->set_flat(flat);
+        }
+    }
+    static bool empty(const llama_kv_cache & cache) {
+        return std::all_of(cache.v_cells.begin(), cache.v_cells.end(), [](const llama_kv_cells & x) { return x.get_used() == 0; });
+    }
+
     // Facts of the cache's layer `index`, read from its tensors.
     static void read(const llama_kv_cache & cache, int32_t index, int32_t part, turbo_kv_layer * out);
 

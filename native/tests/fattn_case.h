@@ -31,6 +31,7 @@ struct shape {
     bool interleaved = true; // heads of a key side by side, as in the cache; false = each head on its own
     int padding = 0;         // unused bytes after each key, filled with 0xff
     int run_tiles = 0;       // tiles of keys that lack a common centre; 0 = keys lack nothing
+    bool flat = false;       // all keys lack the last centre instead
     bool poison = false;     // blocks of keys that nobody sees hold 0xff (only where V is a turbo type)
 
     std::string text() const;

@@ -176,6 +176,7 @@ static shape random_shape(std::mt19937 &random) {
     s.padding = pick(random, {0, 0, 2, 10});
     s.poison = turbo_type_is(s.type_v) && random() % 2;
     s.run_tiles = random() % 3 ? 0 : pick(random, {1, 1, 2, 4});
+    s.flat = random() % 4 == 0;
     return s;
 }
 
@@ -266,6 +267,8 @@ static void test_runs() {
             s.mask = queries == 5 ? mask_tiles : mask_causal;
             s.run_tiles = run_tiles;
             verify(s, seed++, 2, 3);
+            s.flat = true;
+            verify(s, seed++, 2, 2);
         }
     }
 }
@@ -290,7 +293,7 @@ static void test_refusals() {
         turbo_runs_describe(&p.runs, 96, s.keys);
         check(!turbo_cpu_fattn_reads(&p.dst), "runs that are no whole tiles", s.text());
         turbo_runs_describe(&p.runs, 64, s.keys);
-        p.runs.ne[1] = 0;
+        p.runs.ne[1] = 1;
         check(!turbo_cpu_fattn_reads(&p.dst), "runs that do not cover the keys", s.text());
     }
     s.run_tiles = 0;

@@ -58,7 +58,8 @@ bool read_side(const ggml_tensor *tensor, const ggml_tensor *q, side *s) {
     return true;
 }
 
-// Centres lie beside the cache, all heads of a run together. They must cover the keys, in whole tiles.
+// Centres lie beside the cache, all heads of a run together. They must cover the keys, in whole tiles. A flat tensor is one
+// run over all of them.
 bool read_runs(const ggml_tensor *tensor, const ggml_tensor *k, run_centers *runs) {
     memset(runs, 0, sizeof *runs);
     if (!tensor) {
@@ -66,16 +67,20 @@ bool read_runs(const ggml_tensor *tensor, const ggml_tensor *k, run_centers *run
     }
     const int64_t each = turbo_runs_cells_each(tensor), width = k->ne[0];
     if (tensor->type != GGML_TYPE_F16 || tensor->ne[0] != width * k->ne[2] || tensor->nb[0] != 2 || each <= 0 ||
-        each % tile_keys != 0 || tensor->ne[1] * each < k->ne[1]) {
+        each % tile_keys != 0 || (tensor->ne[1] - 1) * each < k->ne[1]) {
         return false;
     }
+    const bool flat = turbo_runs_flat(tensor);
     runs->rows.type = tensor->type;
     runs->rows.data = (const char *) tensor->data;
+    if (flat) {
+        runs->rows.data += (size_t) (tensor->ne[1] - 1) * tensor->nb[1];
+    }
     runs->rows.width = runs->rows.block = (int) width;
     runs->rows.blocks = 1;
     runs->rows.row_bytes = runs->rows.head_stride = (size_t) width * 2;
     runs->rows.key_stride = tensor->nb[1];
-    runs->tiles_each = each / tile_keys;
+    runs->tiles_each = flat ? INT64_MAX : each / tile_keys;
     return true;
 }
 

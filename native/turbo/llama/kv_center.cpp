@@ -1,6 +1,9 @@
 #include "turbo/llama/kv_center.h"
 
+#include "llama-kv-cells.h"
 #include "turbo/llama/kv_runs.h"
+
+#include <algorithm>
 
 // A context for one tensor.
 static ggml_context_ptr context_of_one() {
@@ -45,7 +48,7 @@ bool turbo_kv_centers::add_runs(uint32_t il, const ggml_tensor * k, const std::v
     if (!ctx) {
         return false;
     }
-    ggml_tensor * tensor = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[0], n_runs);
+    ggml_tensor * tensor = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[0], n_runs + 1);
     ggml_format_name(tensor, "k_centers_l%u", il);
     turbo_runs_describe(tensor, (int32_t) cells_each, (int32_t) k->ne[1]);
     std::vector<ggml_fp16_t> halves(values.size());
@@ -64,6 +67,16 @@ void turbo_kv_centers::count(std::map<ggml_backend_buffer_type_t, size_t> & byte
     }
     for (const ggml_backend_buffer_ptr & buffer : buffers) {
         bytes[ggml_backend_buffer_get_type(buffer.get())] += ggml_backend_buffer_get_size(buffer.get());
+    }
+}
+
+bool turbo_kv_centers::flat() const {
+    return !runs.empty() && turbo_runs_flat(runs.begin()->second);
+}
+
+void turbo_kv_centers::set_flat(bool flat) {
+    for (const auto & [k, tensor] : runs) {
+        turbo_runs_set_flat(tensor, flat);
     }
 }
 
@@ -96,16 +109,25 @@ static ggml_tensor * runs_of(const turbo_kv_centers * centers, uint32_t il) {
 ggml_tensor * turbo_kv_center(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys,
                               ggml_tensor * cells) {
     if (ggml_tensor * runs = runs_of(centers, il)) {
-        return cells != nullptr ? turbo_runs_subtract(ctx, runs, keys, cells) : turbo_runs_add_all(ctx, runs, keys, -1);
+        return cells != nullptr ? turbo_runs_subtract(ctx, runs, keys, cells) : turbo_runs_flatten(ctx, runs, keys);
     }
     return turbo_kv_apply(ctx, centers, turbo_kv_centers::center, il, keys, ggml_sub);
 }
 
 ggml_tensor * turbo_kv_uncenter(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys) {
     if (ggml_tensor * runs = runs_of(centers, il)) {
-        return turbo_runs_add_all(ctx, runs, keys, 1);
+        return turbo_runs_add(ctx, runs, keys);
     }
     return turbo_kv_apply(ctx, centers, turbo_kv_centers::center, il, keys, ggml_add);
+}
+
+void turbo_kv_begin(turbo_kv_centers * centers, const std::vector<llama_kv_cells> & streams) {
+    if (centers == nullptr || !centers->flat()) {
+        return;
+    }
+    if (std::all_of(streams.begin(), streams.end(), [](const llama_kv_cells & cells) { return cells.get_used() == 0; })) {
+        centers->set_flat(false);
+    }
 }
 
 ggml_tensor * turbo_kv_view(const turbo_kv_centers * centers, const ggml_tensor * k, ggml_tensor * view) {

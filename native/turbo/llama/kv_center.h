@@ -11,6 +11,8 @@
 #include <map>
 #include <vector>
 
+class llama_kv_cells;
+
 // The vectors of one cache, by layer, as float32 tensors in the memory of that layer's keys.
 struct turbo_kv_centers {
     enum kind {
@@ -31,9 +33,14 @@ struct turbo_kv_centers {
     // Adds a vector of `n` floats for layer `il` in memory of kind `buft`; false when memory is short.
     bool add(kind what, uint32_t il, const float * values, int64_t n, ggml_backend_buffer_type_t buft);
 
-    // Adds the centres of runs of `cells_each` cells of the keys `k`, in their memory: one run after the other in `values`.
+    // Adds the centres of runs of `cells_each` cells of the keys `k`, in their memory: one after the other in `values`, and the one
+    // centre of all behind them.
     // False when memory is short.
     bool add_runs(uint32_t il, const ggml_tensor * k, const std::vector<float> & values, uint32_t cells_each);
+
+    // Whether keys lack the one centre instead of those of their runs: so it is from a shift of positions on, in all layers.
+    bool flat() const;
+    void set_flat(bool flat);
 
     // Bytes by kind of memory, added to `bytes`.
     void count(std::map<ggml_backend_buffer_type_t, size_t> & bytes) const;
@@ -53,12 +60,15 @@ ggml_tensor * turbo_kv_apply(ggml_context * ctx, const turbo_kv_centers * center
                              ggml_tensor * keys, turbo_kv_operation operation);
 
 // keys - c, returned unchanged when there is no centre. `keys` is [n_embd_k_gqa, tokens], to be written into `cells`, or,
-// without, [head_dim, heads, cells]: all cells of all streams in order.
+// without, [head_dim, heads, cells]: all cells of all streams in order, which ends a K-shift and the use of runs.
 ggml_tensor * turbo_kv_center(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys,
                               ggml_tensor * cells = nullptr);
 
 // keys + c of all cells: the stored keys as the model made them (K-shift rotates those).
 ggml_tensor * turbo_kv_uncenter(ggml_context * ctx, const turbo_kv_centers * centers, uint32_t il, ggml_tensor * keys);
+
+// The hook in front of a write: an empty cache begins with centres of runs again.
+void turbo_kv_begin(turbo_kv_centers * centers, const std::vector<llama_kv_cells> & streams);
 
 // The hook where a graph looks at the cells of `k`: `view`, with the centres of runs that its keys lack, if any.
 ggml_tensor * turbo_kv_view(const turbo_kv_centers * centers, const ggml_tensor * k, ggml_tensor * view);

@@ -134,6 +134,7 @@ turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit 
     if (runs.n > 0) {
         const std::vector<float> first = run_mean(rope, fit.mean, head_dim, runs.positions);
         frame.center = turned(rope, first, head_dim, runs.n, (int32_t) runs.positions);
+        frame.center.insert(frame.center.end(), mean.first.begin(), mean.first.end());
         taken = over_positions(rope, first, head_dim, n_ctx, (int32_t) runs.positions).second;
     } else {
         frame.center.assign(mean.first.begin(), mean.first.end());

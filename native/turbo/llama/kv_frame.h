@@ -15,7 +15,7 @@ struct turbo_layer_fit {
 
 // What is subtracted from the keys of a layer at positions 0 .. n_ctx - 1, and what they and the queries are scaled by.
 struct turbo_layer_frame {
-    std::vector<float> center; // [n_head_kv * head_dim], of each run one after the other where there are runs
+    std::vector<float> center; // [n_head_kv * head_dim]; where there are runs, theirs one after the other before it
     std::vector<float> scale;  // a of kv_balance.h, same shape; empty without moments
     std::vector<double> gain;  // [n_head_kv]: what the scales leave of the error of a logit's variance; 1 without them
 };

@@ -22,7 +22,7 @@ static ggml_tensor stand_in(const ggml_tensor * k) {
     ggml_tensor runs = {};
     runs.type = GGML_TYPE_F16;
     runs.ne[0] = k->ne[0];
-    runs.ne[1] = k->ne[1] / TURBO_RUN_STEP + 1;
+    runs.ne[1] = k->ne[1] / TURBO_RUN_STEP + 2;
     runs.ne[2] = runs.ne[3] = 1;
     runs.nb[0] = sizeof(ggml_fp16_t);
     runs.nb[1] = runs.nb[2] = runs.nb[3] = runs.ne[0] * sizeof(ggml_fp16_t);
@@ -76,14 +76,13 @@ void turbo_runs_attend(ggml_backend_sched_t sched, ggml_backend_t cpu, ggml_tens
     ggml_backend_sched_set_tensor_backend(sched, attention, cpu);
 }
 
-// to[i] = from[i] + sign * the centre of a cell's run
-static void add_row(const ggml_tensor * runs, int64_t cell, float sign, const float * from, float * to) {
-    const int64_t run = cell % turbo_runs_cells_of_stream(runs) / turbo_runs_cells_each(runs);
-    const auto * row = (const ggml_fp16_t *) ((const char *) runs->data + run * runs->nb[1]);
+// to[i] = from[i] + sign * a row of centres
+static void add_row(const ggml_tensor * runs, int64_t row, float sign, const float * from, float * to) {
+    const auto * halves = (const ggml_fp16_t *) ((const char *) runs->data + row * runs->nb[1]);
     float center[256];
     for (int64_t done = 0; done < runs->ne[0]; done += 256) {
         const int64_t n = std::min<int64_t>(256, runs->ne[0] - done);
-        ggml_fp16_to_fp32_row(row + done, center, n);
+        ggml_fp16_to_fp32_row(halves + done, center, n);
         for (int64_t i = 0; i < n; ++i) {
             to[done + i] = from[done + i] + sign * center[i];
         }
@@ -93,17 +92,26 @@ static void add_row(const ggml_tensor * runs, int64_t cell, float sign, const fl
 static void subtract_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_tensor * runs, const ggml_tensor * cells, int ith,
                         int nth, void *) {
     for (int64_t token = ith; token < dst->ne[1]; token += nth) {
-        const int64_t cell = ((const int64_t *) cells->data)[token];
-        add_row(runs, cell, -1.0f, (const float *) ((const char *) keys->data + token * keys->nb[1]),
+        const int64_t row = turbo_runs_row(runs, ((const int64_t *) cells->data)[token], turbo_runs_flat(runs));
+        add_row(runs, row, -1.0f, (const float *) ((const char *) keys->data + token * keys->nb[1]),
                 (float *) ((char *) dst->data + token * dst->nb[1]));
     }
 }
 
-template <bool add>
-static void all_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_tensor * runs, int ith, int nth, void *) {
+static void add_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_tensor * runs, int ith, int nth, void *) {
     for (int64_t cell = ith; cell < dst->ne[2]; cell += nth) {
-        add_row(runs, cell, add ? 1.0f : -1.0f, (const float *) ((const char *) keys->data + cell * keys->nb[2]),
-                (float *) ((char *) dst->data + cell * dst->nb[2]));
+        add_row(runs, turbo_runs_row(runs, cell, turbo_runs_flat(runs)), 1.0f, (const float *) keys->data + cell * runs->ne[0],
+                (float *) dst->data + cell * runs->ne[0]);
+    }
+}
+
+static void flatten_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_tensor * runs, int ith, int nth, void *) {
+    for (int64_t cell = ith; cell < dst->ne[2]; cell += nth) {
+        add_row(runs, turbo_runs_row(runs, cell, true), -1.0f, (const float *) keys->data + cell * runs->ne[0],
+                (float *) dst->data + cell * runs->ne[0]);
+    }
+    if (ith == 0) { // the other threads do not look
+        turbo_runs_set_flat(dst->src[1], true);
     }
 }
 
@@ -113,7 +121,28 @@ ggml_tensor * turbo_runs_subtract(ggml_context * ctx, ggml_tensor * runs, ggml_t
     return ggml_map_custom3(ctx, keys, runs, cells, subtract_op, GGML_N_TASKS_MAX, nullptr);
 }
 
-ggml_tensor * turbo_runs_add_all(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, float sign) {
+static ggml_tensor * of_all_cells(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, ggml_custom2_op_t op) {
     GGML_ASSERT(ggml_is_contiguous(keys) && keys->type == GGML_TYPE_F32 && keys->ne[0] * keys->ne[1] == runs->ne[0]);
-    return ggml_map_custom2(ctx, keys, runs, sign > 0 ? all_op<true> : all_op<false>, GGML_N_TASKS_MAX, nullptr);
+    return ggml_map_custom2(ctx, keys, runs, op, GGML_N_TASKS_MAX, nullptr);
+}
+
+ggml_tensor * turbo_runs_add(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys) {
+    return of_all_cells(ctx, runs, keys, add_op);
+}
+
+ggml_tensor * turbo_runs_flatten(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys) {
+    return of_all_cells(ctx, runs, keys, flatten_op);
+}
+
+void turbo_runs_recode(const ggml_tensor * runs, ggml_type type, const std::vector<turbo_runs_move> & moves, uint8_t * keys) {
+    std::vector<float> key(runs->ne[0]);
+    for (const turbo_runs_move & move : moves) {
+        if (move.from != move.to) {
+            ggml_get_type_traits(type)->to_float(keys, key.data(), runs->ne[0]);
+            add_row(runs, move.from, 1.0f, key.data(), key.data());
+            add_row(runs, move.to, -1.0f, key.data(), key.data());
+            ggml_quantize_chunk(type, key.data(), keys, 0, 1, runs->ne[0], nullptr);
+        }
+        keys += ggml_row_size(type, runs->ne[0]);
+    }
 }

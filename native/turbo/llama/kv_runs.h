@@ -10,6 +10,7 @@
 #include "ggml-backend.h"
 
 #include <cstdint>
+#include <vector>
 
 class llama_kv_cache;
 struct llama_context;
@@ -31,5 +32,17 @@ void turbo_runs_attend(ggml_backend_sched_t sched, ggml_backend_t cpu, ggml_tens
 // keys - centres, keys [values, tokens] that will lie in `cells` (I64: stream by stream).
 ggml_tensor * turbo_runs_subtract(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, ggml_tensor * cells);
 
-// keys + sign * centres, for the keys of all cells of all streams in order, [head_dim, heads, cells].
-ggml_tensor * turbo_runs_add_all(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, float sign);
+// keys + centres, for the keys of all cells of all streams in order, [head_dim, heads, cells].
+ggml_tensor * turbo_runs_add(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys);
+
+// keys - the one centre, of the same shape; once computed, `runs` is flat. What a shift of positions ends with: cells and positions
+// no longer go together, and a centre of the wrong neighbourhood is worse than the one for all.
+ggml_tensor * turbo_runs_flatten(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys);
+
+// One key of a cell that was stored under other circumstances.
+struct turbo_runs_move {
+    int64_t from, to; // rows of centres: what it lacks, and what it has to lack
+};
+
+// Stored keys of type `type`, one behind the other, each with the centre it has to lack. Decodes and encodes where that differs.
+void turbo_runs_recode(const ggml_tensor * runs, ggml_type type, const std::vector<turbo_runs_move> & moves, uint8_t * keys);

@@ -38,7 +38,8 @@ struct turbo_kv_access {
         }
     }
     static bool empty(const llama_kv_cache & cache) {
-        return std::all_of(cache.v_cells.begin(), cache.v_cells.end(), [](const llama_kv_cells & x) { return x.get_used() == 0; });
+        const auto unused = [](const llama_kv_cells & cells) { return cells.get_used() == 0; };
+        return std::all_of(cache.v_cells.begin(), cache.v_cells.end(), unused);
     }
 
     // Facts of the cache's layer `index`, read from its tensors.

@@ -1,4 +1,4 @@
-"""Centres of runs of cells: exact wherever a key lies, bit by bit after a restore, and used only where that is known."""
+"""Centres of runs of cells: exact wherever a key lies, bit by bit after a restore, used only where they can be."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyllama_turbo import Context, Model, centers, state
 from pyllama_turbo.context_facts import read_kv_layers
 
 Open = Callable[..., Model]
-# What rounding alone makes of logits, with means three times the keys. A centre that is forgotten, or the next run's, makes
-# several times that.
+# What rounding alone makes of logits, with means three times the keys. A centre that is forgotten, or the next run's,
+# makes several times that.
 ROUNDING = {"f16": 1e-2, "q8_0": 0.12}
 
 

@@ -33,8 +33,8 @@ struct turbo_kv_centers {
     // Adds a vector of `n` floats for layer `il` in memory of kind `buft`; false when memory is short.
     bool add(kind what, uint32_t il, const float * values, int64_t n, ggml_backend_buffer_type_t buft);
 
-    // Adds the centres of runs of `cells_each` cells of the keys `k`, in their memory: one after the other in `values`, and the one
-    // centre of all behind them.
+    // Adds the centres of runs of `cells_each` cells of the keys `k`, in their memory: one after the other in `values`, and the
+    // one centre of all behind them.
     // False when memory is short.
     bool add_runs(uint32_t il, const ggml_tensor * k, const std::vector<float> & values, uint32_t cells_each);
 

@@ -35,8 +35,8 @@ ggml_tensor * turbo_runs_subtract(ggml_context * ctx, ggml_tensor * runs, ggml_t
 // keys + centres, for the keys of all cells of all streams in order, [head_dim, heads, cells].
 ggml_tensor * turbo_runs_add(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys);
 
-// keys - the one centre, of the same shape; once computed, `runs` is flat. What a shift of positions ends with: cells and positions
-// no longer go together, and a centre of the wrong neighbourhood is worse than the one for all.
+// keys - the one centre, of the same shape; once computed, `runs` is flat. What a shift of positions ends with: cells and
+// positions no longer go together, and a centre of the wrong neighbourhood is worse than the one for all.
 ggml_tensor * turbo_runs_flatten(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys);
 
 // One key of a cell that was stored under other circumstances.

@@ -315,6 +315,30 @@ def known_means(owner: str, options: ContextOptions) -> KeyMeans | None:
         return None
 
 
+def expected_means(model: Model, options: ContextOptions, *, has_bias: bool) -> KeyMeans | None:
+    """Mean keys as a context will have them, for planning its memory: of the right shape, with nothing in them.
+
+    None where its keys will be stored as they are.
+
+    Args:
+        model: may be one without weights.
+        options: the context's, of a compressed K type.
+        has_bias: whether the model has a K bias.
+    """
+    import numpy as np
+
+    measured = options.k_center not in ("off", "bias") and (options.k_center != "auto" or options.calibrate)
+    if not (measured or (has_bias and options.k_center != "off")) or refusal(model):
+        return None
+    layers = []
+    for i, facts in enumerate(model.layers):
+        n = facts.n_head_kv * facts.head_dim_k if facts.has_kv else 0
+        if n:
+            moments = np.zeros((4 if measured else 0, n), np.float32)
+            layers.append(LayerMean(i, np.zeros(n, np.float32), moments, True, 0.0, 0.0))
+    return KeyMeans("expected", tuple(layers))
+
+
 def plan_centering(
     model: Model, options: ContextOptions, k_type: KVType, progress: Progress | None = None
 ) -> tuple[KeyMeans | None, Centering]:

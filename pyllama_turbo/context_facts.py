@@ -72,6 +72,11 @@ def read_facts(b: _native.Binding, pointer: Any) -> ContextFacts:
     return ContextFacts(**values)
 
 
+def _center(cells: int, n_cells: int) -> str:
+    """How the keys of a layer are centred, in words, from the number of cells that share a centre."""
+    return "none" if cells == 0 else "one centre" if cells == n_cells else f"runs of {cells}"
+
+
 def read_kv_layers(b: _native.Binding, pointer: Any) -> tuple[kv.KVLayer, ...]:
     """The layers of a native context's cache, read back from its tensors."""
     n = _native.check(b, b.lib.turbo_kv_layers(pointer, b.ffi.NULL, 0))
@@ -88,6 +93,7 @@ def read_kv_layers(b: _native.Binding, pointer: Any) -> tuple[kv.KVLayer, ...]:
             k_bits=8 * row.k_bytes / row.k_values if row.k_values else 0.0,
             v_bits=8 * row.v_bytes / row.v_values if row.v_values else 0.0,
             cells=row.n_cells * row.n_stream,
+            k_center=_center(row.k_center_cells, row.n_cells),
             device_k=_native.text(b, row.buffer_k),
             device_v=_native.text(b, row.buffer_v),
         )

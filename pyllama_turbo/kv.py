@@ -59,6 +59,8 @@ class KVLayer:
         k_bytes, v_bytes: size of the tensors.
         k_bits, v_bits: bits a value takes in them.
         cells: tokens the layer holds.
+        k_center: what the layer's keys are stored less of: "none", "one centre" or "runs of 64" (a centre for each run
+            of so many cells, where all attention to them is on the CPU).
         device_k, device_v: buffer each tensor lies in.
     """
 
@@ -71,6 +73,7 @@ class KVLayer:
     k_bits: float
     v_bits: float
     cells: int
+    k_center: str
     device_k: str
     device_v: str
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native, errors, kv, logs
 from ._context_params import native_params
 from ._model_file import ModelFiles
-from .centers import known_means
+from .centers import expected_means, install, known_means
 from .context_facts import MemoryRow, read_facts, read_memory
 from .devices import GPU_MARGIN_BYTES, devices, gpus, resolve_gpu_layers
 from .gguf import read_model
@@ -150,6 +150,7 @@ class Planner:
         del keep
         _native.check(b, status, asked=str(file))
         self._model = Model(b, out[0], file, replace(chosen, n_gpu_layers=n_gpu_layers), shape, files)
+        self._has_bias = any(name.endswith("attn_k.bias") for header in headers for name in header.tensors)
         self._mapped = self._mapped_bytes(headers) if chosen.load_mode in _MAPPING_MODES else 0
         logs.drain(b.ffi, b.lib)
 
@@ -218,6 +219,10 @@ class Planner:
         del keep
         _native.check(b, status, asked=asked)
         try:
+            if types[0].block_values > 1:
+                centred = means or expected_means(model, options, has_bias=self._has_bias)
+                if centred is not None:
+                    install(b, out[0], centred)  # only measures them, like all else here
             facts, rows = read_facts(b, out[0]), read_memory(b, out[0])
         finally:
             b.lib.turbo_context_free(out[0])

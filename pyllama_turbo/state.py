@@ -13,6 +13,7 @@ values.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -35,7 +36,7 @@ def fingerprint(context: Context) -> dict[str, Any]:
     """What must be equal for saved state to mean the same, as plain JSON values.
 
     Model (fingerprint of its file), LoRA adapters and their scales, stored KV types by layer, block format and
-    codebooks, centre of the keys, effective RoPE settings, layout, and the build's digest.
+    codebooks, centre of the keys and what shares it, effective RoPE settings, layout, and the build's digest.
     """
     b, info, facts = context._binding, build_info(), context.model.facts
     row = b.ffi.new("turbo_kv_identity *")
@@ -49,6 +50,7 @@ def fingerprint(context: Context) -> dict[str, Any]:
         "kv_format": info["kv_format"],
         "codebook_hash": info["codebook_hash"],
         "key_center": context.kv.centering.hash,
+        "key_runs": _by_layer((x.k_center, x.layer) for x in context.kv.effective),
         **{name: getattr(row, name) for name in _ROPE},
         "yarn_orig_ctx": row.yarn_orig_ctx,
         "n_stream": row.n_stream,
@@ -60,7 +62,10 @@ def fingerprint(context: Context) -> dict[str, Any]:
 
 def _layers(context: Context) -> str:
     """The stored types in one line: "0-23 full turbo3/turbo3"."""
-    kinds = ((f"{x.part} {x.type_k}/{x.type_v}", x.layer) for x in context.kv.effective)
+    return _by_layer((f"{x.part} {x.type_k}/{x.type_v}", x.layer) for x in context.kv.effective)
+
+
+def _by_layer(kinds: Iterable[tuple[str, int]]) -> str:
     runs = [(kind, [layer for _, layer in group]) for kind, group in groupby(kinds, key=lambda pair: pair[0])]
     return ", ".join(f"{layers[0]}-{layers[-1]} {kind}" for kind, layers in runs)
 

@@ -157,6 +157,7 @@ typedef struct turbo_kv_layer {
     int32_t part;
     int32_t n_cells;
     int32_t n_stream;
+    int32_t k_center_cells;
     int64_t k_values;
     int64_t k_bytes;
     int64_t v_values;

@@ -18,10 +18,28 @@ struct turbo_kv_access {
     // all use a sliding window) and on bf16 keys, and turns float keys in place without taking a centre off first.
     static bool can_turn(const llama_kv_cache & cache) {
         const auto good = [&](const auto & layer) {
-            const bool centred = cache.turbo_centers && cache.turbo_centers->by_layer[turbo_kv_centers::center].count(layer.il) > 0;
+            const bool centred = center_cells(cache, layer.il) != 0;
             return !layer.k || ggml_is_quantized(layer.k->type) || (layer.k->type != GGML_TYPE_BF16 && !centred);
         };
         return !cache.layers.empty() && std::all_of(cache.layers.begin(), cache.layers.end(), good);
+    }
+
+    // Cells of a stream whose keys in layer `il` share a centre; 0 if keys are stored as they are.
+    static int32_t center_cells(const llama_kv_cache & cache, uint32_t il);
+
+    // The centres of runs that the keys of a stream lack; null if they lack none, or one centre.
+    static const ggml_tensor * runs(const llama_kv_cache & cache, const ggml_tensor * k_stream);
+
+    // Whether centres of runs stand back behind one for all (kv_center.h).
+    static bool flat(const llama_kv_cache & cache) { return cache.turbo_centers && cache.turbo_centers->flat(); }
+    static void set_flat(llama_kv_cache & cache, bool flat) {
+        if (cache.turbo_centers) {
+            cache.turbo_centers->set_flat(flat);
+        }
+    }
+    static bool empty(const llama_kv_cache & cache) {
+        const auto unused = [](const llama_kv_cells & cells) { return cells.get_used() == 0; };
+        return std::all_of(cache.v_cells.begin(), cache.v_cells.end(), unused);
     }
 
     // Facts of the cache's layer `index`, read from its tensors.

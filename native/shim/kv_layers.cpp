@@ -4,6 +4,7 @@
 
 #include "llama-context.h"
 #include "llama-ext.h"
+#include "turbo/kv_runs.h"
 #include "turbo/llama/kv_caches.h"
 
 #include "ggml-backend.h"
@@ -25,8 +26,22 @@ void turbo_kv_access::read(const llama_kv_cache & cache, int32_t index, int32_t 
     out->part = part;
     out->n_cells = (int32_t) cache.get_size();
     out->n_stream = (int32_t) cache.get_n_stream();
+    out->k_center_cells = center_cells(cache, layer.il);
     read_tensor(layer.k, &out->k_values, &out->k_bytes, out->type_k, out->buffer_k);
     read_tensor(layer.v, &out->v_values, &out->v_bytes, out->type_v, out->buffer_v);
+}
+
+int32_t turbo_kv_access::center_cells(const llama_kv_cache & cache, uint32_t il) {
+    if (!cache.turbo_centers) {
+        return 0;
+    }
+    const auto & centers = cache.turbo_centers->by_layer[turbo_kv_centers::center];
+    const auto found = centers.find(il);
+    if (found == centers.end()) {
+        return 0;
+    }
+    const int32_t run = turbo_runs_cells_each(found->second);
+    return run != 0 ? run : (int32_t) cache.get_size();
 }
 
 int32_t turbo_kv_layers(const turbo_context * ctx, turbo_kv_layer * out, int32_t cap) {

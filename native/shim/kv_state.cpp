@@ -2,6 +2,7 @@
 #include "kv_state.h"
 
 #include "llama-hparams.h"
+#include "turbo/llama/kv_runs.h"
 #include "turbo_shim.h"
 
 #include <algorithm>
@@ -89,7 +90,7 @@ void read_cells(const llama_kv_cells & cells, int32_t seq, uint32_t n_seq_max, t
     saved.cells.resize(n);
     int64_t before = -1;
     for (turbo_kv_saved_cell & cell : saved.cells) {
-        cell.index = io.value<uint32_t>();
+        cell.index = cell.saved_index = io.value<uint32_t>();
         cell.pos = io.value<llama_pos>();
         cell.ext = io.value<llama_kv_cell_ext>();
         const uint32_t n_seq = io.value<uint32_t>();
@@ -115,7 +116,28 @@ std::vector<uint32_t> places(const turbo_kv_saved_stream & saved) {
     return found;
 }
 
+// Saved keys as the cells they go to have to hold them.
+std::vector<uint8_t> in_place(const turbo_kv_saved_stream & saved, const ggml_tensor & runs, const ggml_tensor & k,
+                              const uint8_t * keys) {
+    std::vector<turbo_runs_move> moves;
+    for (const turbo_kv_saved_cell & cell : saved.cells) {
+        moves.push_back({turbo_runs_row(&runs, cell.saved_index, saved.flat),
+                         turbo_runs_row(&runs, cell.index, turbo_runs_flat(&runs))});
+    }
+    std::vector<uint8_t> bytes(keys, keys + moves.size() * ggml_row_size(k.type, k.ne[0]));
+    turbo_runs_recode(&runs, k.type, moves, bytes.data());
+    return bytes;
+}
+
 }  // namespace
+
+const ggml_tensor * turbo_kv_access::runs(const llama_kv_cache & cache, const ggml_tensor * k_stream) {
+    if (!cache.turbo_centers) {
+        return nullptr;
+    }
+    const auto found = cache.turbo_centers->runs.find(k_stream->view_src);
+    return found == cache.turbo_centers->runs.end() ? nullptr : found->second;
+}
 
 // The friend of llama_kv_cache: calls f(layout) for K and V of every layer of a stream.
 void turbo_kv_access::for_tensors(const llama_kv_cache & cache, uint32_t stream, const tensor_visitor & f) {
@@ -132,6 +154,7 @@ bool turbo_kv_state::supported(const llama_kv_cache & cache) {
 
 void turbo_kv_state::write(const llama_kv_cache & cache, int32_t seq, turbo_state_writer & io) {
     const auto [first, last] = turbo_kv_access::streams(cache, seq);
+    io.value((uint8_t) turbo_kv_access::flat(cache));
     for (uint32_t s = first; s < last; s++) {
         const llama_kv_cells & cells = turbo_kv_access::cells(cache, s);
         const std::vector<uint32_t> held = indices(cells, seq);
@@ -165,9 +188,14 @@ std::vector<turbo_kv_saved_stream> turbo_kv_state::read(const llama_kv_cache & c
                                                         turbo_state_reader & io) {
     const auto [first, last] = turbo_kv_access::streams(cache, seq);
     std::vector<turbo_kv_saved_stream> streams(last - first);
+    const uint8_t flat = io.value<uint8_t>();
+    if (flat > 1) {
+        refuse("%lld centres of its keys make no sense", flat, 0);
+    }
     for (uint32_t s = first; s < last; s++) {
         turbo_kv_saved_stream & saved = streams[s - first];
         saved.stream = s;
+        saved.flat = flat != 0;
         const llama_kv_cells & cells = turbo_kv_access::cells(cache, s);
         read_cells(cells, seq, turbo_kv_access::n_seq_max(cache), saved, io);
         turbo_kv_access::for_tensors(cache, s, [&](ggml_tensor * t, int64_t n_values, bool transposed, uint32_t n_cells) {
@@ -188,6 +216,9 @@ std::vector<turbo_kv_saved_stream> turbo_kv_state::read(const llama_kv_cache & c
 }
 
 void turbo_kv_state::apply(llama_kv_cache & cache, int32_t seq, const std::vector<turbo_kv_saved_stream> & streams) {
+    if (turbo_kv_access::empty(cache) && !streams.empty()) {
+        turbo_kv_access::set_flat(cache, streams.front().flat);
+    }
     for (const turbo_kv_saved_stream & saved : streams) {
         llama_kv_cells & cells = turbo_kv_access::cells(cache, saved.stream);
         for (const turbo_kv_saved_cell & cell : saved.cells) {
@@ -205,6 +236,11 @@ void turbo_kv_state::apply(llama_kv_cache & cache, int32_t seq, const std::vecto
         size_t i = 0;
         turbo_kv_access::for_tensors(cache, saved.stream, [&](ggml_tensor * t, int64_t n_values, bool transposed, uint32_t n_cells) {
             const uint8_t * from = saved.rows[i++];
+            std::vector<uint8_t> recoded;
+            if (const ggml_tensor * runs = t ? turbo_kv_access::runs(cache, t) : nullptr) {
+                recoded = in_place(saved, *runs, *t, from);
+                from = recoded.data();
+            }
             if (t) {
                 layout(t, n_values, transposed, n_cells).pieces(to, [&](size_t offset, size_t bytes) {
                     ggml_backend_tensor_set(t, from, offset, bytes);

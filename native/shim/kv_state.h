@@ -10,6 +10,7 @@
 
 struct turbo_kv_saved_cell {
     uint32_t index;
+    uint32_t saved_index;  // where it lay
     llama_pos pos;
     llama_kv_cell_ext ext;
     std::vector<int32_t> seqs;  // empty: the sequence that is being loaded
@@ -18,6 +19,7 @@ struct turbo_kv_saved_cell {
 // What a stream of a cache will hold: checked against the cache, with nothing changed yet.
 struct turbo_kv_saved_stream {
     uint32_t stream = 0;
+    bool flat = false;  // what its keys lack: one centre, or those of the runs of its cells
     uint32_t head = 0;  // where the search for free cells goes on
     std::vector<turbo_kv_saved_cell> cells;
     std::vector<const uint8_t *> rows;  // K, then V of every layer; null for a layer without

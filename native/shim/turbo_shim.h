@@ -254,6 +254,7 @@ typedef struct turbo_kv_layer {
     int32_t part;                   // 0 full attention, 1 sliding window, 2 other
     int32_t n_cells;                // tokens it can hold per stream
     int32_t n_stream;
+    int32_t k_center_cells;         // cells of a stream whose keys share a centre: a run, or all of them; 0: stored as they are
     int64_t k_values;               // elements of the K tensor
     int64_t k_bytes;
     int64_t v_values;               // 0 when V is a view of K

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "turbo/cpu/codec.h"
+#include "turbo/kv_runs.h"
 
 namespace fattn_test {
 namespace {
@@ -172,6 +173,25 @@ void make_mask(const shape &s, std::mt19937 &random, problem *p) {
     }
 }
 
+// Centres as large as the keys, with a channel that stands out as in real models, in rows that are further apart than
+// they are long.
+void make_runs(const shape &s, std::mt19937 &random, problem *p) {
+    const int cells = 64 * s.run_tiles, rows = (s.keys + cells - 1) / cells + 1, width = s.width_k * s.heads_k, spare = 32;
+    p->run_data.assign((size_t) rows * (size_t) (width + spare), 0xffff);
+    p->runs = tensor_of(GGML_TYPE_F16, p->run_data.data(), width, rows, 1, 1);
+    dense_strides(&p->runs, 2);
+    p->runs.nb[1] = (size_t) (width + spare) * 2;
+    std::normal_distribution<float> normal;
+    for (int row = 0; row < rows; row++) {
+        for (int i = 0; i < width; i++) {
+            p->run_data[(size_t) (row * (width + spare) + i)] = to_half((i % s.width_k == 5 ? 20.0f : 1.0f) *
+                                                                        normal(random));
+        }
+    }
+    turbo_runs_describe(&p->runs, cells, s.keys);
+    turbo_runs_set_flat(&p->runs, s.flat);
+}
+
 // Overwrite the blocks of keys that no query sees.
 void poison_unseen(problem *p) {
     const shape &s = p->s;
@@ -217,10 +237,11 @@ std::string shape::text() const {
     snprintf(line, sizeof line,
              "%s/%s width %d/%d heads %d/%d/%d queries %d keys %d streams %d/%d/%d mask %d%s x%d sinks %d scale %g cap "
              "%g bias %g "
-             "interleaved %d padding %d poison %d",
+             "interleaved %d padding %d poison %d run tiles %d%s",
              type_text(type_k).c_str(), type_text(type_v).c_str(), width_k, width_v, heads, heads_k, heads_v, queries,
              keys, streams, streams_k, streams_v, mask, mask_per_head ? " per head" : "", mask_streams, sinks,
-             (double) scale, (double) cap, (double) max_bias, interleaved, padding, poison);
+             (double) scale, (double) cap, (double) max_bias, interleaved, padding, poison, run_tiles,
+             flat ? " flat" : "");
     return line;
 }
 
@@ -259,6 +280,10 @@ problem::problem(const shape &shape_, unsigned seed) : s(shape_) {
     memcpy(dst.op_params, params, sizeof params);
     ggml_tensor *const sources[5] = {&q, &k, &v, s.mask != mask_none ? &mask : NULL, s.sinks ? &sinks : NULL};
     memcpy(dst.src, sources, sizeof sources);
+    if (s.run_tiles > 0) {
+        make_runs(s, random, this);
+        dst.src[TURBO_RUNS_SRC] = &runs;
+    }
 }
 
 std::vector<double> problem::reference(double *typical) const {
@@ -287,7 +312,13 @@ std::vector<double> problem::reference(double *typical) const {
                 for (int key = 0; key < s.keys; key++) {
                     double score = 0;
                     for (int i = 0; i < s.width_k; i++) {
-                        score += (double) x[i] * keys[(size_t) key * (size_t) s.width_k + (size_t) i];
+                        double value = keys[(size_t) key * (size_t) s.width_k + (size_t) i];
+                        if (s.run_tiles > 0) {
+                            const int64_t run = s.flat ? runs.ne[1] - 1 : key / (64 * s.run_tiles);
+                            const size_t row = (size_t) run * (runs.nb[1] / 2);
+                            value += from_half(run_data[row + (size_t) (head_k * s.width_k + i)]);
+                        }
+                        score += x[i] * value;
                     }
                     score *= s.scale;
                     if (s.cap != 0.0f) {

@@ -30,6 +30,8 @@ struct shape {
     float scale = 0.09f, cap = 0.0f, max_bias = 0.0f;
     bool interleaved = true; // heads of a key side by side, as in the cache; false = each head on its own
     int padding = 0;         // unused bytes after each key, filled with 0xff
+    int run_tiles = 0;       // tiles of keys that lack a common centre; 0 = keys lack nothing
+    bool flat = false;       // all keys lack the last centre instead
     bool poison = false;     // blocks of keys that nobody sees hold 0xff (only where V is a turbo type)
 
     std::string text() const;
@@ -38,10 +40,10 @@ struct shape {
 // A shape with its data. Tensors point into the vectors.
 struct problem {
     shape s;
-    ggml_tensor q, k, v, mask, sinks, dst;
+    ggml_tensor q, k, v, mask, sinks, runs, dst;
     std::vector<uint8_t> k_data, v_data;
     std::vector<float> q_data, dst_data, sink_data;
-    std::vector<uint16_t> mask_data;
+    std::vector<uint16_t> mask_data, run_data;
     std::vector<float> k_values, v_values; // as decoded: [streams][heads][keys][width]
 
     problem(const shape &s, unsigned seed);

@@ -17,6 +17,7 @@
 #include "fattn_case.h"
 #include "turbo/cpu/codec.h"
 #include "turbo/cpu/fattn.h"
+#include "turbo/kv_runs.h"
 
 using namespace fattn_test;
 
@@ -102,7 +103,9 @@ static void verify(const shape &s, unsigned seed, int threads, int planned) {
     const std::string where = std::string(turbo_simd_name()) + " seed " + std::to_string(seed) + " threads " +
                               std::to_string(threads) + "/" + std::to_string(planned) + " " + s.text();
     // Without vectors, upstream's own types stay upstream's.
-    const bool ours = turbo_type_is(s.type_k) || turbo_type_is(s.type_v) || strcmp(turbo_simd_name(), "portable") != 0;
+    // But nobody else reads keys that lack centres.
+    const bool ours = turbo_type_is(s.type_k) || turbo_type_is(s.type_v) || strcmp(turbo_simd_name(), "portable") != 0 ||
+                      s.run_tiles > 0;
     const bool taken = compute(&p, threads, planned, where);
     check(taken == ours, taken ? "taken" : "not taken", where);
     if (!taken) {
@@ -172,6 +175,8 @@ static shape random_shape(std::mt19937 &random) {
     s.interleaved = random() % 4 != 0;
     s.padding = pick(random, {0, 0, 2, 10});
     s.poison = turbo_type_is(s.type_v) && random() % 2;
+    s.run_tiles = random() % 3 ? 0 : pick(random, {1, 1, 2, 4});
+    s.flat = random() % 4 == 0;
     return s;
 }
 
@@ -228,6 +233,46 @@ static void test_prefill() {
     verify(s, 8, 1, 1);
 }
 
+// Keys that lack the centres of runs of cells: every type of key, rows of more than one load of centres, streams, a cap and
+// sinks, which a common centre would not pass.
+static void test_runs() {
+    unsigned seed = 100;
+    for (const int block : {128, 64}) {
+        for (const ggml_type k : side_types(block)) {
+            for (const int keys : {1, 63, 64, 65, 1000}) {
+                shape s;
+                s.type_k = k;
+                s.type_v = block == 64 ? GGML_TYPE_F16 : GGML_TYPE_TURBO4;
+                s.heads = 6;
+                s.queries = keys > 64 ? 9 : 1;
+                s.keys = keys;
+                s.streams = s.streams_k = s.streams_v = 2;
+                s.mask = mask_causal;
+                s.mask_streams = 2;
+                s.sinks = keys == 65;
+                s.cap = keys == 63 ? 30.0f : 0.0f;
+                s.run_tiles = 1;
+                verify(s, seed++, 2, 2);
+            }
+        }
+    }
+    for (const int run_tiles : {1, 2, 4}) { // 71 tiles: more centres than one load brings
+        for (const int queries : {1, 5, 20}) {
+            shape s;
+            s.type_k = s.type_v = GGML_TYPE_TURBO3_TCQ;
+            s.heads = 7;
+            s.heads_k = s.heads_v = 1;
+            s.queries = queries;
+            s.keys = 4500;
+            s.mask = queries == 5 ? mask_tiles : mask_causal;
+            s.run_tiles = run_tiles;
+            verify(s, seed++, 2, 3);
+            s.flat = true;
+            verify(s, seed++, 2, 2);
+        }
+    }
+}
+
 static void test_refusals() {
     const auto taken = [](shape s, bool use_ref) {
         problem p(s, 3);
@@ -239,6 +284,19 @@ static void test_refusals() {
     turbo_cpu_fattn_enable(false);
     check(!taken(s, false), "took an op while switched off", s.text());
     turbo_cpu_fattn_enable(true);
+    s.run_tiles = 1;
+    turbo_cpu_fattn_enable(false);
+    check(taken(s, false) && taken(s, true), "left keys without their centres to upstream", s.text());
+    turbo_cpu_fattn_enable(true);
+    {
+        problem p(s, 3);
+        turbo_runs_describe(&p.runs, 96, s.keys);
+        check(!turbo_cpu_fattn_reads(&p.dst), "runs that are no whole tiles", s.text());
+        turbo_runs_describe(&p.runs, 64, s.keys);
+        p.runs.ne[1] = 1;
+        check(!turbo_cpu_fattn_reads(&p.dst), "runs that do not cover the keys", s.text());
+    }
+    s.run_tiles = 0;
     s.type_k = s.type_v = GGML_TYPE_F16;
     check(!taken(s, false), "took f16 with f16", s.text());
     s.type_v = GGML_TYPE_TURBO3;
@@ -301,6 +359,7 @@ int main(int argc, char **argv) {
         test_pairs();
         test_shapes(cases, first);
         test_prefill();
+        test_runs();
         test_refusals();
         test_nan();
         printf("%-8s errors over the rms of V: largest %.2g, rms %.2g; %d failures so far\n", path, worst.largest,

@@ -106,7 +106,7 @@ def _over(need: MemoryEstimate, free: Mapping[str, int]) -> dict[str, int]:
 
 
 def _largest(plan: Plan, free: Mapping[str, int]) -> int:
-    """The largest context that fits, in tokens; 0 if none does. Memory grows in a straight line: it is continued."""
+    """The largest context that fits, in tokens, or 0. Memory grows nearly in a straight line, which is continued."""
     low, high = (_over(plan(n), free) for n in (_BASE, 2 * _BASE))
     slopes = {device: (high[device] - low.get(device, 0)) / _BASE for device in high}
     rooms = [_BASE + (free[d] - low.get(d, 0)) / slope for d, slope in slopes.items() if slope > 0]
@@ -114,7 +114,7 @@ def _largest(plan: Plan, free: Mapping[str, int]) -> int:
     while 0 < n < MAX_N_CTX:
         if all(size <= free[device] for device, size in _over(plan(n), free).items()):
             return n
-        n = (n * 15 // 16) // CELL_STEP * CELL_STEP
+        n = (n * 63 // 64) // CELL_STEP * CELL_STEP
     return max(n, 0)
 
 

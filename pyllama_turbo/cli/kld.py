@@ -197,7 +197,7 @@ def _all_numbers(r: dict[str, Any]) -> list[tuple[str, str]]:
         ("RMS dp", f"{100 * r['dp_rms']:.3f} ± {100 * r['dp_rms_err']:.3f} %"),
         ("same top", f"{100 * r['same_top']:.3f} ± {100 * r['same_top_err']:.3f} %"),
         ("stored types", f"{r['effective_k']} / {r['effective_v']}"),
-        ("centre of the keys", r.get("k_center") or "none"),
+        ("centre of the keys", ", ".join(filter(None, (r.get("k_center"), r.get("effective_center")))) or "none"),
     ]
 
 

@@ -135,7 +135,9 @@ def centering_line(report: KVReport) -> str:
     if not centering.source:
         return f"keys not centred: {centering.reason}" if centering.reason else "keys not centred"
     kept = ", ".join(map(str, centering.q8_layers))
-    return "keys centred" + (f"; q8_0 keys in layers {kept}, which a centre does not help enough" if kept else "")
+    runs = sorted({x.k_center for x in report.effective if x.k_center.startswith("runs")})
+    how = f"keys centred, by {', '.join(runs)} cells" if runs else "keys centred"
+    return how + (f"; q8_0 keys in layers {kept}, which a centre does not help enough" if kept else "")
 
 
 def _timings(last: Event, report: KVReport, interrupted: bool) -> None:

@@ -79,6 +79,7 @@ _OPERATION_PHASE = {
     "GATED_LINEAR_ATTN": "recurrent",
     "GATED_DELTA_NET": "recurrent",
     "SOLVE_TRI": "recurrent",
+    "MAP_CUSTOM3": "elementwise",  # keys less the centres of their runs
 }
 # Activations go by their own names: SILU, GELU_QUICK, SWIGLU, ...
 _ELEMENTWISE = re.compile(

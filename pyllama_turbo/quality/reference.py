@@ -47,14 +47,18 @@ class Setting:
 
 
 def layer_types(context: Context) -> dict[str, str]:
-    """Types of a cache's tensors, with the number of layers where they differ: {"effective_k": "turbo3", ...}."""
+    """Types of a cache's tensors, with the number of layers where they differ: {"effective_k": "turbo3", ...}.
+
+    And how its keys are centred: {"effective_center": "runs of 64"}.
+    """
 
     def count(names: list[str]) -> str:
         counts = {name: names.count(name) for name in dict.fromkeys(names)}
         return " ".join(f"{name}:{n}" for name, n in counts.items()) if len(counts) > 1 else next(iter(counts), "")
 
     layers = context.kv.effective
-    return {"effective_k": count([x.type_k for x in layers]), "effective_v": count([x.type_v for x in layers])}
+    types = {"effective_k": count([x.type_k for x in layers]), "effective_v": count([x.type_v for x in layers])}
+    return {**types, "effective_center": count([x.k_center for x in layers])}
 
 
 def _cache_facts(context: Context) -> dict[str, Any]:

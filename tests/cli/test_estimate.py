@@ -35,7 +35,7 @@ def test_estimate_is_what_is_allocated(
     rename = {"n_seq_max": "n_seq"}
     kv_plan = plan(shape, k, v or k, **{rename.get(key, key): value for key, value in layout.items()})
     need = estimate(shape, kv_plan, n_ctx)
-    with Model.open(models[name]) as model, model.context(n_ctx=n_ctx, kv=(k, v or k), **layout) as ctx:
+    with Model.open(models[name]) as model, model.context(n_ctx=n_ctx, kv=(k, v or k), k_center="off", **layout) as ctx:
         rows = ctx.memory()
         assert need.kv.total == ctx.kv.bytes == sum(row.context_bytes for row in rows)
         assert need.weights == pytest.approx(sum(row.model_bytes for row in rows), rel=0.001)

@@ -82,7 +82,8 @@ def test_two_sequences_equal_two_runs(tiny: Model, name: str, unified: bool) -> 
     a, b = tokens_of(tiny), tokens_of(tiny, "a different prompt with other words in it")
     alone = []
     for ids in (a, b):
-        with tiny.context(1024 if unified else 512, kv=name) as ctx:  # key centres depend on a sequence's length
+        # key centres depend on a sequence's length, and on whether it has a stream of its own
+        with tiny.context(1024 if unified else 512, kv=name, n_seq_max=2 if unified else 1, kv_unified=unified) as ctx:
             ctx.prefill(ids)
             alone.append(ctx.logits[0].copy())
     with tiny.context(1024, kv=name, n_seq_max=2, kv_unified=unified) as ctx:

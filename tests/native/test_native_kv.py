@@ -53,7 +53,7 @@ def test_the_estimate_equals_the_allocation(
     open_model: Callable[..., Model], name: str, shape: dict[str, int], swa_full: bool
 ) -> None:
     model = open_model(**shape)
-    with model.context(1000, kv=name, swa_full=swa_full) as ctx:
+    with model.context(1000, kv=name, swa_full=swa_full, k_center="off") as ctx:
         plan = memory.KVPlan(*model.kv_types(name), n_ubatch=512, swa_full=swa_full)
         assert memory.kv_bytes(model.shape, plan, 1000).total == ctx.kv.bytes
         assert sum(row.context_bytes for row in ctx.memory()) == pytest.approx(ctx.kv.bytes, rel=0.02)

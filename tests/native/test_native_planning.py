@@ -33,8 +33,9 @@ def sums(rows: tuple[MemoryRow, ...]) -> dict[str, int]:
 
 
 def compare(path: Path, n_ctx: int, load: Mapping[str, Any], options: Mapping[str, Any], run: bool = True) -> None:
+    options = {"calibrate": False, **options}
     planned = estimate(path, n_ctx, **load, **options)
-    with Model.open(path, **load) as model, model.context(n_ctx, calibrate=False, **options) as ctx:
+    with Model.open(path, **load) as model, model.context(n_ctx, **options) as ctx:
         if run and ctx.facts.has_memory:
             ctx.prefill([5] * min(600, ctx.facts.n_ctx_seq))
         actual = ctx.memory()
@@ -77,6 +78,22 @@ def test_layers_that_keep_q8_keys(tiny_model: Callable[..., Path], tmp_path: Pat
         with model.context(256, kv="turbo3", k_center=str(file)) as ctx:
             assert ctx.kv.centering.q8_layers == (0,)
     compare(path, 3000, {}, {"kv": "turbo3", "k_center": str(file)})
+
+
+def test_the_centres_of_runs_are_counted(tiny_model: Callable[..., Path]) -> None:
+    path = tiny_model(n_layer=3)
+    # calibrated while the context is made: planned before there is anything to read
+    compare(path, 8192, {}, {"kv": "turbo2", "calibrate": True})
+    with Model.open(path) as model:
+        without, held = (estimate(path, 8192, kv="turbo2", k_center=x).cache for x in ("off", "auto"))
+        width = sum(x.n_head_kv * x.head_dim_k for x in model.layers)
+        assert 128 * 2 * width <= held - without < 140 * 2 * width  # 128 runs of 64 cells in f16, and the scales
+    # longer runs take a constant share
+    more = [
+        estimate(path, n, kv="turbo2", k_center="auto").cache - estimate(path, n, kv="turbo2", k_center="off").cache
+        for n in (16384, 32768, 131072)
+    ]
+    assert more[0] == pytest.approx(more[1], rel=0.05) and more[2] == pytest.approx(4 * more[1], rel=0.05)
 
 
 def test_an_encoder_and_a_real_model(tmp_path: Path, smollm: Path) -> None:

@@ -197,6 +197,10 @@ def test_the_same_tokens_cold_warm_and_after_other_work(probe: Probe) -> None:
 
 def test_one_and_four_sequences_where_f16_does(probe: Probe) -> None:
     assert probe("""
+        def pick(row):
+            second, first = np.sort(row)[-2:]
+            return int(row.argmax()), first - second < 0.3  # a code that other roundings flip may decide
+
         def texts(model, kv, n_seq):
             prompts = [[5 + 7 * s + i * (s + 3) % 400 for i in range(20 + 5 * s)] for s in range(4)]
             out = []
@@ -204,29 +208,38 @@ def test_one_and_four_sequences_where_f16_does(probe: Probe) -> None:
                 for prompt in prompts:
                     with model.context(256, kv=kv, n_threads=1) as ctx:
                         ctx.prefill(prompt)
-                        tokens = [int(ctx.logits[0].argmax())]
+                        tokens = [pick(ctx.logits[0])]
                         for _ in range(15):
-                            ctx.decode([tokens[-1]])
-                            tokens.append(int(ctx.logits[0].argmax()))
+                            ctx.decode([tokens[-1][0]])
+                            tokens.append(pick(ctx.logits[0]))
                         out.append(tokens)
                 return out
             with model.context(1024, kv=kv, n_threads=1, n_seq_max=4) as ctx:
                 last = []
                 for s, prompt in enumerate(prompts):
                     ctx.prefill(prompt, seq=s)
-                    last.append([int(ctx.logits[0].argmax())])
+                    last.append([pick(ctx.logits[0])])
                 for _ in range(15):
-                    ctx.decode_batch([t[-1] for t in last], [ctx.seqs.next_position(s) for s in range(4)],
+                    ctx.decode_batch([t[-1][0] for t in last], [ctx.seqs.next_position(s) for s in range(4)],
                                      range(4), [True] * 4)
-                    for s, row in enumerate(ctx.logits): last[s].append(int(row.argmax()))
+                    for s, row in enumerate(ctx.logits): last[s].append(pick(row))
                 return last
+
+        def compared(model, kv):
+            n = 0
+            for one, four in zip(texts(model, kv, 1), texts(model, kv, 4)):
+                for (a, close), (b, _) in zip(one, four):
+                    if a != b:
+                        assert close, kv
+                        break
+                    n += 1
+            return n
+
         with Model.open(path) as model:
-            f16_same = texts(model, "f16", 1) == texts(model, "f16", 4)
-            for kv in ("q8_0", "turbo2", "turbo3", "turbo4", "turbo3_tcq", "turbo4_tcq"):
-                if f16_same:
-                    assert texts(model, kv, 1) == texts(model, kv, 4), kv
-        print(f16_same)
-    """) == "True"  # fmt: skip
+            for kv in ("f16", "q8_0", "turbo2", "turbo3", "turbo4", "turbo3_tcq", "turbo4_tcq"):
+                assert compared(model, kv) >= 48, kv  # of 64
+        print("the same")
+    """) == "the same"  # fmt: skip
 
 
 def test_tt311_twenty_runs_one_text(probe: Probe) -> None:

@@ -147,6 +147,7 @@ class FakeLib:
             row = rows[i]
             row.layer, row.part, row.n_cells, row.n_stream = i, 0, self.n_ctx, 1
             row.k_values = row.v_values = 128 * self.n_ctx
+            row.k_center_cells = 0
             row.k_bytes = row.v_bytes = 52 * self.n_ctx
             for field, text in (
                 ("type_k", self.types[0]),

@@ -84,9 +84,9 @@ def test_another_kv_type_is_refused(lib: FakeLib, model: Model, saved: Path) -> 
 
 
 FIELDS = (
-    "model", "lora", "arch", "n_params", "layers", "kv_format", "codebook_hash", "key_center", "rope_freq_base",
-    "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx",
-    "n_stream", "rotated_k", "rotated_v", "transposed_v", "lora", "build",
+    "model", "lora", "arch", "n_params", "layers", "kv_format", "codebook_hash", "key_center", "key_runs",
+    "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow",
+    "yarn_orig_ctx", "n_stream", "rotated_k", "rotated_v", "transposed_v", "lora", "build",
 )  # fmt: skip
 
 

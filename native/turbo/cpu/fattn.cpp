@@ -12,6 +12,7 @@
 #include "fattn_item.h"
 #include "fattn_kernels.h"
 #include "fattn_op.h"
+#include "turbo/kv_runs.h"
 
 namespace turbo_fattn {
 namespace {
@@ -19,7 +20,13 @@ namespace {
 bool enabled = true;
 
 bool is_ours(const ggml_tensor *dst, op *o) {
-    if (!enabled || !read_op(dst, o)) {
+    if (!read_op(dst, o)) {
+        return false;
+    }
+    if (o->runs.tiles_each != 0) {
+        return true; // nobody else knows what these keys lack
+    }
+    if (!enabled) {
         return false;
     }
     // Upstream's own quantised types: worth it with vectors only.
@@ -137,18 +144,26 @@ const kernels *active_kernels() {
 bool turbo_cpu_fattn(const struct ggml_compute_params *params, struct ggml_tensor *dst) {
     using namespace turbo_fattn;
     op o;
-    if (params->use_ref || !is_ours(dst, &o)) {
+    const bool alone = dst->src[TURBO_RUNS_SRC] != NULL;
+    if (!is_ours(dst, &o) || (params->use_ref && !alone)) {
+        GGML_ASSERT(!alone && "keys that lack the centres of their runs, in a shape that is not read here");
         return false;
     }
     plan p = make_plan(o, params->nth, true);
     if (plan_bytes(p, params->nth) > params->wsize) {
         p = make_plan(o, params->nth, false); // planned for another number of threads
         if (plan_bytes(p, params->nth) > params->wsize) {
+            GGML_ASSERT(!alone && "keys that lack the centres of their runs, without room to read them");
             return false;
         }
     }
     run(params, o, p);
     return true;
+}
+
+bool turbo_cpu_fattn_reads(const struct ggml_tensor *dst) {
+    turbo_fattn::op o;
+    return turbo_fattn::read_op(dst, &o);
 }
 
 size_t turbo_cpu_fattn_work_size(const struct ggml_tensor *dst, int n_tasks, size_t upstream_size) {

@@ -263,14 +263,15 @@ template <class V> inline typename V::reg soft_cap(typename V::reg x, float cap)
     return V::select_gt(zero, x, V::sub(zero, t), t);
 }
 
-// Soft-cap and mask of one row's scores, in place; returns their largest, lane by lane.
-template <class V> inline typename V::reg shape_scores(float *scores, const uint16_t *mask, float slope, float cap) {
+// Soft-cap and mask of one row's scores, in place; returns their largest, lane by lane. `capped` is added before a cap.
+template <class V>
+inline typename V::reg shape_scores(float *scores, float capped, const uint16_t *mask, float slope, float cap) {
     const auto hidden = V::set1(-__builtin_inff());
     auto largest = hidden;
     for (int key = 0; key < tile_keys; key += V::width) {
         auto s = V::load(scores + key);
         if (cap != 0.0f) {
-            s = soft_cap<V>(s, cap);
+            s = soft_cap<V>(V::add(s, V::set1(capped)), cap);
         }
         if (mask) {
             const auto bias = V::load_f16(mask + key);
@@ -293,10 +294,13 @@ template <class V> bool has_nan(const float *scores) {
 }
 
 template <class V>
-void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top,
-                   float *sums, float *carry) {
+void softmax_panel(float *scores, int rows, const float *added, const uint16_t *const *mask, const float *slope,
+                   float cap, float *top, float *sums, float *carry) {
     for (int r = 0; r < rows; r++, scores += tile_keys, sums += sum_lanes) {
-        const auto largest = shape_scores<V>(scores, mask ? mask[r] : NULL, slope[r], cap);
+        // What all scores of a row have in common shifts their top instead, unless a cap bends it.
+        const float common = cap != 0.0f ? 0.0f : added[r];
+        const auto largest =
+            V::add(shape_scores<V>(scores, added[r], mask ? mask[r] : NULL, slope[r], cap), V::set1(common));
         carry[r] = 1.0f;
         if (V::any_gt(largest, V::set1(top[r]))) { // rare after the first tiles
             const float now = V::top(largest);
@@ -306,7 +310,7 @@ void softmax_panel(float *scores, int rows, const uint16_t *const *mask, const f
             memset(scores, 0, tile_keys * sizeof(float));
             continue;
         }
-        const auto shift = V::set1(top[r]);
+        const auto shift = V::set1(top[r] - common);
         auto total = V::mul(V::load(sums), V::set1(carry[r]));
         for (int key = 0; key < tile_keys; key += V::width) {
             const auto p = exp_negative<V>(V::sub(V::load(scores + key), shift));

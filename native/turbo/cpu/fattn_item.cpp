@@ -25,6 +25,7 @@ struct context {
     const partial &result;
     const engine &k_engine, &v_engine;
     const char *k_data, *v_data; // first key and value of the unit's heads
+    const char *run_data;        // centre of the first run, of the unit's K head
     int64_t panel_rows;          // rows a panel; the last may have fewer
     int64_t panels;
 };
@@ -61,6 +62,12 @@ void prepare_rows(const context &c) {
         c.s.slopes[row] = head_slope(o, head);
         if (o.mask) {
             c.s.masks[row] = mask_row(o, c.u.stream, head, query);
+        }
+        if (o.runs.tiles_each != 0 && k.desc) {
+            float *whole = c.s.run_queries + row * k.width;
+            for (int i = 0; i < k.width; i++) {
+                whole[i] = from[i] * o.scale;
+            }
         }
         char *stored = c.s.queries + row * k.width * c.k_engine.element;
         for (int b = 0; b < k.blocks; b++) {
@@ -141,11 +148,25 @@ void panel_masks(const context &c, int64_t row, int rows, int64_t key, int count
     }
 }
 
-void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t key, int count) {
+// What `count` runs from `first` on add to the scores of all rows: a query's products with their centres, taken like
+// those with a tile of float keys. Overwrites the key tile.
+void score_runs(const context &c, int64_t first, int count) {
+    const side &rows = c.o.runs.rows;
+    load_keys(rows, c.kern, c.s, c.run_data + (size_t) first * rows.key_stride, count);
+    for (int64_t row = 0; row < c.u.rows; row += c.panel_rows) {
+        const int64_t left = c.u.rows - row;
+        c.kern.floats->scores(c.s.run_queries + row * rows.width, (size_t) rows.width * sizeof(float), NULL, 0,
+                              (int) (left < c.panel_rows ? left : c.panel_rows), c.s.k_tile, rows.width, c.s.k_scales,
+                              true, c.s.run_scores + row * tile_keys);
+    }
+}
+
+// `run`: which of the runs at hand the tile belongs to; -1 without centres.
+void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t key, int count, int run) {
     const side &k = c.o.k, &v = c.o.v;
     alignas(64) float scores[max_panel * tile_keys];
     alignas(64) float weights[max_panel * tile_keys];
-    float carry[max_panel], units[max_panel];
+    float carry[max_panel], units[max_panel], added[max_panel] = {};
     uint16_t copies[max_panel][tile_keys];
     const uint16_t *masks[max_panel];
 
@@ -159,8 +180,11 @@ void attend_panel(const context &c, int64_t row, int rows, sight sees, int64_t k
     if (sees == sees_some) {
         panel_masks(c, row, rows, key, count, copies, masks);
     }
-    c.kern.softmax(scores, rows, sees == sees_some ? masks : NULL, c.s.slopes + row, c.o.cap, c.result.top + row,
-                   c.s.sums + row * sum_lanes, carry);
+    for (int r = 0; r < rows && run >= 0; r++) {
+        added[r] = c.s.run_scores[(row + r) * tile_keys + run];
+    }
+    c.kern.softmax(scores, rows, added, sees == sees_some ? masks : NULL, c.s.slopes + row, c.o.cap,
+                   c.result.top + row, c.s.sums + row * sum_lanes, carry);
     for (int b = 0; b < v.blocks; b++) {
         c.v_engine.weigh(scores, c.s.v_scales + b * tile_keys, rows, weights, units);
         c.v_engine.accumulate(weights, units, carry, rows,
@@ -209,6 +233,7 @@ void attend(const op &o, const kernels &kern, const unit &u, const tile_range &t
                        engine_of(kern, o.v),
                        head_data(o.k, u),
                        head_data(o.v, u),
+                       o.runs.rows.data + (size_t) (u.head / o.k.heads_each) * o.runs.rows.head_stride,
                        panel_rows,
                        panel_rows > 0 ? (u.rows + panel_rows - 1) / panel_rows : 0};
     memset(result.out, 0, (size_t) u.rows * (size_t) o.v.width * sizeof(float));
@@ -217,6 +242,7 @@ void attend(const op &o, const kernels &kern, const unit &u, const tile_range &t
         result.top[row] = -INFINITY;
     }
     prepare_rows(c);
+    int64_t first_run = 0, end_run = 0; // the runs at hand
     for (int64_t tile = tiles.first; tile < tiles.end; tile++) {
         const int64_t key = tile * tile_keys;
         const int count = (int) (o.keys - key < tile_keys ? o.keys - key : tile_keys);
@@ -229,13 +255,24 @@ void attend(const op &o, const kernels &kern, const unit &u, const tile_range &t
             prefetch_tile(o.k, c.k_data + (size_t) ahead * o.k.key_stride, coming);
             prefetch_tile(o.v, c.v_data + (size_t) ahead * o.v.key_stride, coming);
         }
+        int run = -1;
+        if (o.runs.tiles_each != 0) {
+            if (tile / o.runs.tiles_each >= end_run) {
+                const int64_t left = (tiles.end - 1) / o.runs.tiles_each + 1 - tile / o.runs.tiles_each;
+                first_run = tile / o.runs.tiles_each;
+                end_run = first_run + (left < tile_keys ? left : tile_keys);
+                score_runs(c, first_run, (int) (end_run - first_run));
+            }
+            run = (int) (tile / o.runs.tiles_each - first_run);
+        }
         load_keys(o.k, kern, s, c.k_data + (size_t) key * o.k.key_stride, count);
         load_values(o.v, kern, s, c.v_data + (size_t) key * o.v.key_stride, count);
         for (int64_t panel = 0; panel < c.panels; panel++) {
             const int64_t row = panel * panel_rows;
             const sight sees = (sight) s.sight[panel];
             if (sees != sees_none) {
-                attend_panel(c, row, (int) (u.rows - row < panel_rows ? u.rows - row : panel_rows), sees, key, count);
+                attend_panel(c, row, (int) (u.rows - row < panel_rows ? u.rows - row : panel_rows), sees, key, count,
+                             run);
             }
         }
     }

@@ -61,10 +61,11 @@ struct kernels {
 
     // One tile of online softmax, in place: scores [rows][tile_keys] become probabilities relative to top[r], the
     // largest score of the row so far; sums [rows][sum_lanes] are kept up to date (a row's sum is that of its lanes),
-    // and carry[r] is what earlier outputs must be multiplied by. mask: NULL, or for each row tile_keys f16 values,
-    // multiplied by slope[r] and added; -inf hides a key. cap: logit soft-cap, 0 for none.
-    void (*softmax)(float *scores, int rows, const uint16_t *const *mask, const float *slope, float cap, float *top,
-                    float *sums, float *carry);
+    // and carry[r] is what earlier outputs must be multiplied by. added[r] belongs to every score of a row, before all
+    // else. mask: NULL, or for each row tile_keys f16 values, multiplied by slope[r] and added; -inf hides a key. cap:
+    // logit soft-cap, 0 for none.
+    void (*softmax)(float *scores, int rows, const float *added, const uint16_t *const *mask, const float *slope,
+                    float cap, float *top, float *sums, float *carry);
 };
 
 // The versions; avx2 also asks for FMA and F16C, avx512 for F, BW, DQ, VL and VNNI.

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fattn_kernels.h"
+#include "turbo/kv_runs.h"
 
 namespace turbo_fattn {
 namespace {
@@ -54,6 +55,32 @@ bool read_side(const ggml_tensor *tensor, const ggml_tensor *q, side *s) {
     }
     s->heads_each = (int) (q->ne[2] / tensor->ne[2]);
     s->streams_each = (int) (q->ne[3] / tensor->ne[3]);
+    return true;
+}
+
+// Centres lie beside the cache, all heads of a run together. They must cover the keys, in whole tiles. A flat tensor is one
+// run over all of them.
+bool read_runs(const ggml_tensor *tensor, const ggml_tensor *k, run_centers *runs) {
+    memset(runs, 0, sizeof *runs);
+    if (!tensor) {
+        return true;
+    }
+    const int64_t each = turbo_runs_cells_each(tensor), width = k->ne[0];
+    if (tensor->type != GGML_TYPE_F16 || tensor->ne[0] != width * k->ne[2] || tensor->nb[0] != 2 || each <= 0 ||
+        each % tile_keys != 0 || (tensor->ne[1] - 1) * each < k->ne[1]) {
+        return false;
+    }
+    const bool flat = turbo_runs_flat(tensor);
+    runs->rows.type = tensor->type;
+    runs->rows.data = (const char *) tensor->data;
+    if (flat) {
+        runs->rows.data += (size_t) (tensor->ne[1] - 1) * tensor->nb[1];
+    }
+    runs->rows.width = runs->rows.block = (int) width;
+    runs->rows.blocks = 1;
+    runs->rows.row_bytes = runs->rows.head_stride = (size_t) width * 2;
+    runs->rows.key_stride = tensor->nb[1];
+    runs->tiles_each = flat ? INT64_MAX : each / tile_keys;
     return true;
 }
 
@@ -111,11 +138,12 @@ bool read_op(const ggml_tensor *dst, op *o) {
     o->mask = dst->src[3];
     o->sinks = dst->src[4];
     o->dst = const_cast<ggml_tensor *>(dst);
-    if (k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16) {
+    const ggml_tensor *runs = dst->src[TURBO_RUNS_SRC];
+    if (k->type == GGML_TYPE_F16 && v->type == GGML_TYPE_F16 && !runs) {
         return false;
     }
     if (q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || q->ne[1] <= 0 || !read_side(k, q, &o->k) ||
-        !read_side(v, q, &o->v)) {
+        !read_side(v, q, &o->v) || !read_runs(runs, k, &o->runs)) {
         return false;
     }
     if (q->ne[0] != o->k.width || v->ne[1] != k->ne[1] || dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float) ||
@@ -191,6 +219,9 @@ scratch cut_scratch(const op &o, int64_t unit_rows, char *base) {
     s.v_scales = (float *) (void *) take(tile_keys * (size_t) o.v.blocks * word);
     s.codes = (int8_t *) take(tile_keys * TURBO_MAX_BLOCK);
     s.rows = (float *) (void *) take(pack_keys_each * k_width * word);
+    // Float keys are scored with queries that are what the centres need.
+    s.run_queries = (float *) (void *) (o.runs.tiles_each == 0 ? NULL : o.k.desc ? take(rows * k_width * word) : s.queries);
+    s.run_scores = (float *) (void *) (o.runs.tiles_each == 0 ? NULL : take(rows * tile_keys * word));
     s.seen = (tile_range *) (void *) take((size_t) o.streams * sizeof(tile_range));
     s.sight = (uint8_t *) take(rows);
     s.bytes = at;

@@ -26,8 +26,15 @@ struct side {
     int streams_each; // query streams that share a stream of this side
 };
 
+// The centres of runs of cells that stored keys lack (turbo/kv_runs.h).
+struct run_centers {
+    side rows;          // read as keys: one "key" a run, its heads side by side
+    int64_t tiles_each; // tiles of a run; 0: keys lack nothing
+};
+
 struct op {
     side k, v;
+    run_centers runs;
     const ggml_tensor *q, *mask, *sinks;
     ggml_tensor *dst;
     int64_t keys, queries, heads, streams; // of the cache; rows, heads and streams of Q
@@ -82,6 +89,8 @@ struct scratch {
     float *k_scales, *v_scales; // [blocks][tile_keys]
     int8_t *codes;              // [tile_keys][largest block]
     float *rows;                // [pack_keys_each][K width] float keys; also one query
+    float *run_queries;         // [unit_rows][K width]: queries as floats, not rotated; only where keys lack centres
+    float *run_scores;          // [unit_rows][tile_keys]: what the runs at hand add to a row's scores; likewise
     tile_range *seen;           // [streams]: the tiles that some query of the stream sees
     uint8_t *sight;             // [panels of a unit]: how much of the tile a panel sees
     size_t bytes;               // all of it

@@ -6,13 +6,12 @@
 #include "turbo/llama/kv_balance.h"
 #include "turbo/llama/kv_caches.h"
 #include "turbo/llama/kv_center.h"
+#include "turbo/llama/kv_runs.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
-// ln 8: scales of badly measured channels stay within what f16 and 8-bit types take.
-static constexpr double LARGEST_LOG_SCALE = 2.0794415416798357;
+static constexpr float LARGEST_F16 = 65504.0f;
 
 std::string turbo_center_refusal(const llama_model * model) {
     const llama_hparams & hparams = model->hparams;
@@ -30,172 +29,14 @@ std::string turbo_center_refusal(const llama_model * model) {
     return "";
 }
 
-// Mean and mean square, over the positions of a context, of a vector that RoPE turns.
-struct position_mean {
-    std::vector<double> first, second;
-};
-
-// The position below which a share of the weight of a context lies. Every text has a beginning and few fill a context: the weight
-// of a position is alike up to KNEE and falls with the root of the position behind.
-static int32_t position_at(double share, uint32_t n_ctx) {
-    constexpr double KNEE = 256;
-    const double all = n_ctx <= KNEE ? n_ctx : KNEE * (2 * std::sqrt(n_ctx / KNEE) - 1);
-    const double weight = share * all;
-    const double root = (weight / KNEE + 1) / 2;
-    return (int32_t) std::min<double>(weight <= KNEE ? weight : KNEE * root * root, n_ctx - 1);
-}
-
-static position_mean over_positions(const turbo_rope & rope, const std::vector<float> & x, int64_t head_dim, uint32_t n_ctx) {
-    const uint32_t samples = rope.used ? std::min<uint32_t>(n_ctx, 1024) : 1;
-    const size_t width = x.size();
-    position_mean mean = { std::vector<double>(width, 0), std::vector<double>(width, 0) };
-    const uint32_t step = 256; // rows rotated at a time, to bound the memory
-    for (uint32_t first = 0; first < samples; first += step) {
-        const uint32_t rows = std::min(step, samples - first);
-        std::vector<int32_t> pos(rows);
-        std::vector<float> turned;
-        for (uint32_t r = 0; r < rows; ++r) {
-            // One position a stratum, shifted by the golden ratio so that no frequency stays in step with the sampling.
-            const double shift = std::fmod((first + r) * 0.6180339887498949, 1.0);
-            pos[r] = position_at((first + r + shift) / samples, n_ctx);
-            turned.insert(turned.end(), x.begin(), x.end());
-        }
-        turbo_rope_apply(rope, turned, head_dim, (int64_t) width / head_dim, pos);
-        for (size_t i = 0; i < turned.size(); ++i) {
-            mean.first[i % width] += turned[i] / double(samples);
-            mean.second[i % width] += turned[i] * double(turned[i]) / samples;
-        }
-    }
-    return mean;
-}
-
-// The error of a key, alike in all channels, grows with the length of the key as stored: of all scales those of the fourth root
-// of the ratio of both second moments give dot products the least error.
-static std::vector<float> balance(const std::vector<double> & key, const std::vector<double> & query, int64_t head_dim) {
-    std::vector<float> a(key.size());
-    for (size_t head = 0; head < a.size(); head += head_dim) {
-        const auto floor_of = [&](const std::vector<double> & x) {
-            return 1e-6 * std::accumulate(x.begin() + head, x.begin() + head + head_dim, 1e-30) / double(head_dim);
-        };
-        const double key_floor = floor_of(key), query_floor = floor_of(query);
-        std::vector<double> logs(head_dim);
-        for (int64_t c = 0; c < head_dim; ++c) {
-            logs[c] = 0.25 * std::log((query[head + c] + query_floor) / (key[head + c] + key_floor));
-        }
-        const double mean = std::accumulate(logs.begin(), logs.end(), 0.0) / double(head_dim);
-        for (int64_t c = 0; c < head_dim; ++c) {
-            a[head + c] = (float) std::exp(std::clamp(logs[c] - mean, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE));
-        }
-    }
-    return a;
-}
-
-// For each head, |a k|^2 |q / a|^2 as a share of |k|^2 |q|^2.
-static std::vector<double> gain_of(const std::vector<float> & a, const std::vector<double> & key, const std::vector<double> & query,
-                                   int64_t head_dim) {
-    std::vector<double> gain;
-    for (size_t head = 0; head < a.size(); head += head_dim) {
-        double k = 0, q = 0, scaled_k = 0, scaled_q = 0;
-        for (size_t c = head; c < head + head_dim; ++c) {
-            const double square = double(a[c]) * a[c];
-            k += key[c];
-            q += query[c];
-            scaled_k += key[c] * square;
-            scaled_q += query[c] / square;
-        }
-        gain.push_back(k * q > 0 ? scaled_k * scaled_q / (k * q) : 1.0);
-    }
-    return gain;
-}
-
-turbo_layer_frame turbo_no_frame(const turbo_layer_keys & layer) {
-    return { std::vector<float>(layer.sum.size(), 0.0f), {}, std::vector<double>(layer.n_head_kv, 1.0) };
-}
-
-turbo_layer_frame turbo_frame_of(const turbo_rope & rope, const turbo_layer_fit & fit, int64_t head_dim, uint32_t n_ctx) {
-    const position_mean mean = over_positions(rope, fit.mean, head_dim, n_ctx);
-    turbo_layer_frame frame;
-    frame.center.assign(mean.first.begin(), mean.first.end());
-    frame.gain.assign(fit.mean.size() / head_dim, 1.0);
-    if (fit.moments.empty()) {
-        return frame;
-    }
-    std::vector<double> key(fit.mean.size()), query(fit.mean.size(), 0);
-    for (size_t i = 0; i < key.size(); ++i) { // what the centre leaves of the mean
-        key[i] = std::max(mean.second[i] - mean.first[i] * mean.first[i], 0.0);
-    }
-    for (int part = 0; part < 2; ++part) {
-        const position_mean k = over_positions(rope, fit.moments.key[part], head_dim, n_ctx);
-        const position_mean q = over_positions(rope, fit.moments.query[part], head_dim, n_ctx);
-        for (size_t i = 0; i < key.size(); ++i) {
-            key[i] += k.second[i];
-            query[i] += q.second[i];
-        }
-    }
-    frame.scale = balance(key, query, head_dim);
-    frame.gain = gain_of(frame.scale, key, query, head_dim);
-    return frame;
-}
-
-std::vector<float> turbo_mean_key(const turbo_layer_keys & layer) {
-    std::vector<float> mean(layer.sum_before.size());
-    std::transform(layer.sum_before.begin(), layer.sum_before.end(), mean.begin(), [&](double s) { return float(s / layer.n); });
-    return mean;
-}
-
-double turbo_center_disturbance(const turbo_layer_keys & layer, const turbo_layer_frame & frame, double mse) {
-    double worst = 0;
-    for (int64_t h = 0; h < layer.n_head_kv && layer.n_query > 0; ++h) {
-        double left = layer.square[h] / layer.n; // E|k - c|^2 = E|k|^2 - 2 c.E k + |c|^2
-        for (int64_t i = h * layer.head_dim; i < (h + 1) * layer.head_dim; ++i) {
-            left += double(frame.center[i]) * (frame.center[i] - 2 * layer.sum[i] / layer.n);
-        }
-        const double query = layer.query[h] / layer.n_query;
-        const double scale = layer.attention_scale;
-        worst = std::max(worst, 0.5 * scale * scale * query * std::max(left, 0.0) * frame.gain[h] * mse / layer.head_dim);
-    }
-    return worst;
-}
-
 // Named as a friend in llama_kv_cache and its context: places the vectors and finds them again.
 struct turbo_kv_centering {
     static bool install(llama_kv_cache * cache, const llama_context * ctx, const std::vector<turbo_layer_fit> & fits) {
         auto centers = std::make_shared<turbo_kv_centers>();
+        centers->only_measured = cache->hparams.no_alloc;
         for (const auto & layer : cache->layers) {
-            if (layer.il >= fits.size() || fits[layer.il].mean.empty()) {
-                continue;
-            }
-            const turbo_layer_fit & fit = fits[layer.il];
-            const int64_t head_dim = cache->hparams.n_embd_head_k(layer.il);
-            const turbo_rope rope = fit.roped ? turbo_rope_of(ctx, layer.il) : turbo_rope();
-            turbo_layer_frame frame = turbo_frame_of(rope, fit, head_dim, ctx->get_cparams().n_ctx_seq);
-            ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(layer.k->buffer);
-            // The graph of this architecture builds its attention itself, without the hook that scales queries.
-            if (ctx->get_model().arch == LLM_ARCH_QWEN4EXP) {
-                frame.scale.clear();
-            }
-            if (!frame.scale.empty()) {
-                // one vector for every query head: the product can then take the place of the queries
-                const size_t group = cache->hparams.n_head(layer.il) / cache->hparams.n_head_kv(layer.il);
-                std::vector<float> inverse;
-                for (size_t head = 0; head < frame.scale.size(); head += head_dim) {
-                    for (size_t i = 0; i < group * head_dim; ++i) {
-                        inverse.push_back(1.0f / frame.scale[head + i % head_dim]);
-                    }
-                }
-                if (!centers->add(turbo_kv_centers::key_scale, layer.il, frame.scale.data(), (int64_t) frame.scale.size(), buft)
-                    || !centers->add(turbo_kv_centers::query_scale, layer.il, inverse.data(), (int64_t) inverse.size(), buft)) {
-                    return false;
-                }
-                centers->owners[layer.k] = layer.il;
-                for (size_t i = 0; i < frame.center.size(); ++i) {
-                    frame.center[i] *= frame.scale[i];
-                }
-            }
-            if (cache->attn_rot_k) {
-                rotate_as_upstream(frame.center, rotation_width(cache->n_embd_head_k_all));
-            }
-            if (!centers->add(turbo_kv_centers::center, layer.il, frame.center.data(), (int64_t) frame.center.size(), buft)) {
+            if (layer.il < fits.size() && !fits[layer.il].mean.empty()
+                && !install(cache, ctx, layer.il, layer.k, fits[layer.il], *centers)) {
                 return false;
             }
         }
@@ -203,7 +44,9 @@ struct turbo_kv_centering {
         return true;
     }
 
-    static const turbo_kv_centers * centers_of(const llama_kv_cache_context * context) { return context->kv->turbo_centers.get(); }
+    static const turbo_kv_centers * centers_of(const llama_kv_cache_context * context) {
+        return context->kv->turbo_centers.get();
+    }
 
     // The keys that layer `il` reads.
     static const ggml_tensor * keys_of(const llama_kv_cache_context * context, int32_t il) {
@@ -211,6 +54,76 @@ struct turbo_kv_centering {
     }
 
 private:
+    static bool install(const llama_kv_cache * cache, const llama_context * ctx, uint32_t il, const ggml_tensor * k,
+                        const turbo_layer_fit & fit, turbo_kv_centers & centers) {
+        const int64_t head_dim = cache->hparams.n_embd_head_k(il), width = (int64_t) fit.mean.size();
+        const size_t group = cache->hparams.n_head(il) / cache->hparams.n_head_kv(il);
+        // The graph of this architecture builds its attention itself, without the hook that scales queries.
+        const bool scaled = !fit.moments.empty() && ctx->get_model().arch != LLM_ARCH_QWEN4EXP;
+        turbo_frame_runs runs = runs_of(cache, ctx, il, k, fit);
+        turbo_layer_frame frame;
+        std::vector<float> inverse;
+        if (!centers.only_measured) {
+            frame = frame_of(cache, ctx, il, fit, scaled, runs);
+            for (size_t head = 0; head < frame.scale.size(); head += head_dim) {
+                // one vector for every query head: the product can then take the place of the queries
+                for (size_t i = 0; i < group * head_dim; ++i) {
+                    inverse.push_back(1.0f / frame.scale[head + i % head_dim]);
+                }
+            }
+        }
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(k->buffer);
+        if (scaled) {
+            if (!centers.add(turbo_kv_centers::key_scale, il, frame.scale.data(), width, buft)
+                || !centers.add(turbo_kv_centers::query_scale, il, inverse.data(), (int64_t) group * width, buft)) {
+                return false;
+            }
+            centers.owners[k] = il;
+        }
+        return runs.n > 0 ? centers.add_runs(il, k, frame.center, runs.positions)
+                          : centers.add(turbo_kv_centers::center, il, frame.center.data(), width, buft);
+    }
+
+    // The frame in the terms of what is stored. Takes `runs` back where their centres are no numbers of f16.
+    static turbo_layer_frame frame_of(const llama_kv_cache * cache, const llama_context * ctx, uint32_t il,
+                                      const turbo_layer_fit & fit, bool scaled, turbo_frame_runs & runs) {
+        const turbo_rope rope = fit.roped ? turbo_rope_of(ctx, il) : turbo_rope();
+        turbo_layer_frame frame =
+            turbo_frame_of(rope, fit, cache->hparams.n_embd_head_k(il), ctx->get_cparams().n_ctx_seq, runs);
+        if (!scaled) {
+            frame.scale.clear();
+        }
+        for (size_t i = 0; i < frame.center.size() && scaled; ++i) {
+            frame.center[i] *= frame.scale[i % frame.scale.size()];
+        }
+        if (cache->attn_rot_k) {
+            rotate_as_upstream(frame.center, rotation_width(cache->n_embd_head_k_all));
+        }
+        const auto fits_f16 = [](float x) { return std::abs(x) < LARGEST_F16; };
+        if (runs.n > 0 && !std::all_of(frame.center.begin(), frame.center.end(), fits_f16)) {
+            runs = {};
+            return frame_of(cache, ctx, il, fit, scaled, runs);
+        }
+        return frame;
+    }
+
+    // Runs of the keys of a layer; none where one centre does as well, is all that the readers bear, or where a cell says nothing
+    // about the position it holds: in a cache that several sequences share, or that is a window over them.
+    static turbo_frame_runs runs_of(const llama_kv_cache * cache, const llama_context * ctx, uint32_t il, const ggml_tensor * k,
+                                    const turbo_layer_fit & fit) {
+        const llama_hparams & hparams = cache->hparams;
+        const uint32_t n_cells = (uint32_t) k->ne[1], length = turbo_run_length(n_cells);
+        const bool turned = fit.roped && hparams.rope_type != LLAMA_ROPE_TYPE_NONE && hparams.has_rope(il);
+        const bool placed = cache->n_stream == cache->n_seq_max && n_cells >= ctx->get_cparams().n_ctx_seq;
+        const bool on_cpu = ggml_backend_buffer_get_type(k->buffer) == ggml_backend_cpu_buffer_type();
+        // MiniMax-M3 builds its attention itself, without the hook that hands it the centres.
+        if (!turned || !placed || !on_cpu || n_cells <= length || ctx->get_model().arch == LLM_ARCH_MINIMAX_M3
+            || !turbo_runs_are_read(ctx, k)) {
+            return {};
+        }
+        return { (n_cells + length - 1) / length, length };
+    }
+
     // The largest power of two, at least 64, that divides the head: what upstream rotates keys by.
     static int64_t rotation_width(int64_t head_dim) {
         int64_t width = 64;

@@ -6,6 +6,7 @@
 #include "turbo/llama/kv_mask.h"
 #include "turbo/llama/kv_plan.h"
 #include "turbo/llama/kv_resolve.h"
+#include "turbo/llama/kv_runs.h"
 #include "turbo/types.h"
 
 #include <cstdint>

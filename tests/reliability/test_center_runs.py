@@ -9,7 +9,7 @@ import pytest
 from runs import difference, go_on, prompt, same
 from test_centred_keys import CENTRED, large_means
 
-from pyllama_turbo import Context, Model, centers, state
+from pyllama_turbo import Context, Model, centers, errors, state
 from pyllama_turbo.context_facts import read_kv_layers
 
 Open = Callable[..., Model]
@@ -252,3 +252,22 @@ def test_state_of_runs_is_no_state_of_one_centre(open_model: Open) -> None:
         assert state.fingerprint(ctx)["key_runs"] == "0-1 runs of 64"
     with model.context(512, kv="q8_0/f16", n_threads=1, flash_attn="off") as ctx:
         assert state.fingerprint(ctx)["key_runs"] == "0-1 one centre"
+
+
+def test_runs_can_be_refused_so_that_state_fits_a_gpu(open_model: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_model()
+    monkeypatch.setenv("TURBO_CENTER_RUNS", "0")
+    with model.context(512, kv="turbo3", n_threads=1) as ctx:
+        assert {x.k_center for x in ctx.kv.effective} == {"one centre"}
+        ctx.prefill(prompt(model, 100))
+        data = state.get_bytes(ctx)
+        ctx.decode([9])
+        expected = row(ctx)
+    with model.context(512, kv="turbo3", n_threads=1) as ctx:
+        assert state.set_bytes(ctx, data) == 100
+        ctx.decode([9])
+        assert (row(ctx) == expected).all()
+    monkeypatch.delenv("TURBO_CENTER_RUNS")
+    refusal = pytest.raises(errors.StateError, match="key_runs is .0-1 one centre. there")
+    with model.context(512, kv="turbo3", n_threads=1) as ctx, refusal:
+        state.set_bytes(ctx, data)

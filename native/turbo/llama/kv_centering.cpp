@@ -10,8 +10,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 static constexpr float LARGEST_F16 = 65504.0f;
+
+// TURBO_CENTER_RUNS=0: one centre a layer on the CPU too, as a GPU has it, so that saved state goes from one to the other.
+static bool runs_are_wanted() {
+    const char * value = std::getenv("TURBO_CENTER_RUNS");
+    return value == nullptr || std::string_view(value) != "0";
+}
 
 std::string turbo_center_refusal(const llama_model * model) {
     const llama_hparams & hparams = model->hparams;
@@ -117,8 +125,8 @@ private:
         const bool placed = cache->n_stream == cache->n_seq_max && n_cells >= ctx->get_cparams().n_ctx_seq;
         const bool on_cpu = ggml_backend_buffer_get_type(k->buffer) == ggml_backend_cpu_buffer_type();
         // MiniMax-M3 builds its attention itself, without the hook that hands it the centres.
-        if (!turned || !placed || !on_cpu || n_cells <= length || ctx->get_model().arch == LLM_ARCH_MINIMAX_M3
-            || !turbo_runs_are_read(ctx, k)) {
+        if (!runs_are_wanted() || !turned || !placed || !on_cpu || n_cells <= length
+            || ctx->get_model().arch == LLM_ARCH_MINIMAX_M3 || !turbo_runs_are_read(ctx, k)) {
             return {};
         }
         return { (n_cells + length - 1) / length, length };

@@ -26,7 +26,9 @@ NATIVE = ROOT / "native"
 CUDA = NATIVE / "turbo" / "cuda"
 TESTS = NATIVE / "tests" / "cuda"
 CPU = NATIVE / "turbo" / "cpu"
-KERNELS = ("attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows", "lift", "write")
+KERNELS = (
+    "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows", "lift", "write",
+)  # fmt: skip
 ARCHITECTURES = ("80", "86", "89", "90", "120")
 CPU_FLAGS = {
     "_avx2": ["-mavx2", "-mfma"],
@@ -141,8 +143,8 @@ def main() -> int:
         print(f"compiled for sm_{', sm_'.join(ARCHITECTURES)}; only the GPU at hand can be run")
         return 0
     gpu = query_gpu()
-    tests, benches = ["test_codec", "test_attend", "test_overlap", "test_repeat"], ["bench_attend", "bench_write", "bench_step"]
-    names = tests if options.what == "test" else benches
+    tests = ["test_codec", "test_attend", "test_overlap", "test_repeat"]
+    names = tests if options.what == "test" else ["bench_attend", "bench_write", "bench_step"]
     results = run_programs(options.build, names, gpu["compute_cap"].replace(".", ""))
     ok = all(bool(entry["ok"]) for entry in results)
     if options.json:

@@ -46,6 +46,18 @@ template <class T> struct device_buffer {
     void poison() { CHECK(cudaMemset(data, 0xff, count * sizeof(T))); }
 };
 
+// A cache whose rows lie one behind the other: tokens of all heads, then the next stream.
+inline turbo_cuda::kv_tensor packed_rows(const device_buffer<uint8_t> &data, int format, int block, int head_dim,
+                                         int n_head_kv, int n_kv) {
+    turbo_cuda::kv_tensor x;
+    x.data = (const char *) data.data;
+    x.format = format;
+    x.stride_head = reference::row_bytes(format, block, head_dim);
+    x.stride_token = x.stride_head * n_head_kv;
+    x.stride_stream = x.stride_token * n_kv;
+    return x;
+}
+
 // Clusters of thread blocks: the device has them and so has the code compiled for it.
 inline bool has_clusters(const cudaDeviceProp &device) {
     const int compiled[] = {__CUDA_ARCH_LIST__};

@@ -21,16 +21,6 @@ static const char *format_name(int f) {
     return names[f];
 }
 
-static kv_tensor make_kv(const device_buffer<uint8_t> &data, const attend_case &c, int format) {
-    kv_tensor x;
-    x.data = (const char *) data.data;
-    x.format = format;
-    x.stride_head = reference::row_bytes(format, c.block, c.head_dim);
-    x.stride_token = x.stride_head * c.n_head_kv;
-    x.stride_stream = x.stride_token * c.n_kv;
-    return x;
-}
-
 static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const kv_tensor &x, const attend_case &c,
                                        int stream, int head) {
     std::vector<double> out((size_t) c.n_kv * c.head_dim);
@@ -97,7 +87,8 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.q = (const char *) dq.data;
     a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head,
     a.q_stride_stream = a.q_stride_row * c.n_rows;
-    a.k = make_kv(dk, c, c.format_k), a.v = make_kv(dv, c, c.format_v);
+    a.k = packed_rows(dk, c.format_k, c.block, c.head_dim, c.n_head_kv, c.n_kv);
+    a.v = packed_rows(dv, c.format_v, c.block, c.head_dim, c.n_head_kv, c.n_kv);
     a.mask = c.mask ? (const char *) dmask.data : nullptr;
     a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
     a.sinks = c.sinks ? dsinks.data : nullptr;

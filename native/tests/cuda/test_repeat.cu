@@ -16,16 +16,6 @@ struct repeat_case {
     int format_k, format_v, block, head_dim, n_head, n_head_kv, n_rows, n_streams, n_kv;
 };
 
-static kv_tensor make_kv(const device_buffer<uint8_t> &data, const repeat_case &c, int format) {
-    kv_tensor x;
-    x.data = (const char *) data.data;
-    x.format = format;
-    x.stride_head = reference::row_bytes(format, c.block, c.head_dim);
-    x.stride_token = x.stride_head * c.n_head_kv;
-    x.stride_stream = x.stride_token * c.n_kv;
-    return x;
-}
-
 // Runs whose output differs from the first one's, or is not finite.
 static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19937 &rng,
                     const cudaDeviceProp &device) {
@@ -48,7 +38,8 @@ static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19
     a.q = (const char *) dq.data;
     a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head;
     a.q_stride_stream = a.q_stride_row * c.n_rows;
-    a.k = make_kv(dk, c, c.format_k), a.v = make_kv(dv, c, c.format_v);
+    a.k = packed_rows(dk, c.format_k, c.block, c.head_dim, c.n_head_kv, c.n_kv);
+    a.v = packed_rows(dv, c.format_v, c.block, c.head_dim, c.n_head_kv, c.n_kv);
     a.mask = masked ? (const char *) dmask.data : nullptr;
     a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
     a.out = out.data;

@@ -44,6 +44,18 @@ static __device__ __forceinline__ void store_output(const attend_params &p, int 
     *reinterpret_cast<float4 *>(p.out + at) = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
 }
 
+// The same for this thread block's share of the cache, to be merged with the others'.
+template <class shape>
+static __device__ __forceinline__ void store_partial(const attend_params &p, int head_kv, int column, int first_value,
+                                                     float4 v, float maximum, float sum) {
+    const int64_t at =
+        ((int64_t) (blockIdx.z * p.n_head_kv + head_kv) * p.n_columns + column) * p.splits + blockIdx.x;
+    *reinterpret_cast<float4 *>(p.partial + at * shape::head_dim + first_value) = v;
+    if (first_value == 0) {
+        *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) = make_float2(maximum, sum);
+    }
+}
+
 // The maxima of a warp's columns, for the other groups.
 template <class shape> static __device__ __forceinline__ void show_maxima(const column_state<shape> &state, float *to) {
     const int t = threadIdx.x & 3;
@@ -132,13 +144,7 @@ static __device__ __forceinline__ void merge_groups(const attend_params &p, cons
                 *reinterpret_cast<float2 *>(layout.merged(p) + 2 * head_column) = make_float2(maximum, sum);
             }
         } else {
-            const int64_t at =
-                ((int64_t) (blockIdx.z * p.n_head_kv + first_head + head) * p.n_columns + column) * p.splits +
-                blockIdx.x;
-            *reinterpret_cast<float4 *>(p.partial + at * shape::head_dim + first_value) = v;
-            if (first_value == 0) {
-                *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) = make_float2(maximum, sum);
-            }
+            store_partial<shape>(p, first_head + head, column, first_value, v, maximum, sum);
         }
     }
 }

@@ -19,11 +19,6 @@ static __device__ __forceinline__ int chunk_mask(int token) {
     return (token >> 1 & 3) | (token & 1) << 2;
 }
 
-// Byte offset of a chunk of eight values of a token.
-template <int head_dim> static __device__ __forceinline__ uint32_t chunk_at(int token, int chunk) {
-    return (uint32_t) (token * head_dim * 2 + ((chunk ^ chunk_mask(token)) << 4));
-}
-
 // The chunks 4i + t of a token for a constant i: two bases, so that the rest of the address is a constant.
 template <int head_dim> struct quarter_chunks {
     uint32_t even, odd;

@@ -60,7 +60,7 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
-    a.clusters = has_clusters(device);
+    a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
     attend_plan plan = attend_make_plan(a, heads_per_block, slices, way);
     if (splits)
         plan.splits = splits, plan.cluster = 0;
@@ -78,7 +78,7 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     printf(
         "%-14s %-10s %-10s n_kv %6d rows %2d%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
         "%3.0f %%\n",
-        shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.warps_per_head > 0 ? " team" : "",
+        shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.wide ? " wide" : plan.warps_per_head > 0 ? " team" : "",
         plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us,
         100 * floor_us / us);
     fprintf(json,
@@ -117,13 +117,13 @@ static double measure_read_rate() {
     return bytes / (t.median_us * 1e-6);
 }
 
-// Draft batches: every warp for itself, and teams.
+// Draft batches: every warp for itself, teams, and warpgroup products.
 static void bench_rows(FILE *json, const bench_shape &shape, double rate) {
     for (int f : {KV_TURBO3, KV_TURBO4, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_Q8_0}) {
         for (int n_kv : {131072, 32768, 8192, 256}) {
             bench(json, shape, f, f, n_kv, 2, 0, 0, 0, rate);
             for (int rows : {4, 8}) {
-                for (attend_way way : {attend_way::own, attend_way::team}) {
+                for (attend_way way : {attend_way::own, attend_way::team, attend_way::wide}) {
                     bench(json, shape, f, f, n_kv, rows, 0, 0, 0, rate, way);
                 }
             }

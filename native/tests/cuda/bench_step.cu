@@ -58,7 +58,7 @@ static timing run(int format, int n_kv, int rows, bool beside) {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
-    a.clusters = has_clusters(device);
+    a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
     const attend_plan plan = attend_make_plan(a);
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;

@@ -68,6 +68,11 @@ inline bool has_clusters(const cudaDeviceProp &device) {
     return code && device.major >= 9;
 }
 
+// Warpgroup products: likewise. They are of this compute capability only.
+inline bool has_warpgroups(const cudaDeviceProp &device) {
+    return turbo_cuda::attend_wide_compiled() && device.major == 9 && device.minor == 0;
+}
+
 // Random cache rows: any code is valid, scales are positive and vary.
 inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads,
                         std::vector<uint8_t> &out) {

@@ -97,9 +97,9 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.n_streams = c.n_streams, a.n_kv = c.n_kv;
     a.scale = 1.0f / std::sqrt((float) c.head_dim), a.soft_cap = c.soft_cap;
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
-    a.clusters = has_clusters(device);
+    a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
     attend_plan plan = attend_make_plan(a, 0, c.slices, c.way);
-    if (c.splits) {
+    if (c.splits && !(plan.wide && c.splits == 1)) { // those always share the cache out
         plan.splits = c.splits, plan.cluster = 0;
     }
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4);
@@ -202,8 +202,10 @@ static std::vector<attend_case> make_cases(bool small) {
     }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
         if (cases[i].head_dim == 128 && cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows > 16) {
-            cases.push_back(cases[i]);
-            cases.back().way = attend_way::team;
+            for (attend_way way : {attend_way::team, attend_way::wide}) {
+                cases.push_back(cases[i]);
+                cases.back().way = way;
+            }
         }
     }
     return cases;
@@ -220,15 +222,15 @@ int main(int argc, char **argv) {
         // plain formats are rounded to f16 after scaling, as f16 attention does, and so is everything that teams
         // unpack; otherwise turbo codes stay integers
         const bool plain = c.format_k >= KV_F16 || c.format_v >= KV_F16,
-                   team = c.way == attend_way::team;
+                   team = c.way == attend_way::team || c.way == attend_way::wide;
         const bool ok = error < (plain || team ? 2e-3 : 3e-4);
         worst = std::max(worst, error);
         total++;
         failed += !ok;
         if (!ok) {
-            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d team %d: %.3g\n",
+            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d way %d: %.3g\n",
                    format_name(c.format_k), format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows,
-                   c.n_streams, c.n_kv, c.slices, c.splits, team, error);
+                   c.n_streams, c.n_kv, c.slices, c.splits, (int) c.way, error);
         }
     }
     printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);

@@ -13,7 +13,8 @@ struct overlap_case {
     bool scattered; // rows anywhere in the cache, not at its end
     bool skip;      // the newest tokens come from their source; else the attention waits for their rows
     bool later;     // the write comes after the attention where it can
-    bool team;      // teams read the cache: every row of it, and multiply in f16
+    attend_way way; // teams and warpgroups read the cache: every row of it, and multiply in f16
+    bool shares() const { return way != attend_way::own; }
 };
 
 static constexpr int repeats = 25;
@@ -59,7 +60,7 @@ static std::vector<double> reference_output(const overlap_case &c, const attend_
     const std::vector<float> source[2] = {k.source.download(), v.source.download()};
     std::vector<double> out(q.size());
     const bool trellis = c.format_k >= KV_TURBO2_TCQ || c.format_v >= KV_TURBO2_TCQ;
-    const bool from_source = c.skip && trellis && !c.team && rows.back() - rows.front() == c.n_rows - 1;
+    const bool from_source = c.skip && trellis && !c.shares() && rows.back() - rows.front() == c.n_rows - 1;
     for (int hk = 0; hk < c.n_head_kv; hk++) {
         std::vector<double> decoded[2];
         for (int t = 0; t < 2; t++) {
@@ -115,8 +116,8 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     a.head_dim = c.head_dim, a.block = 128, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows;
     a.n_streams = 1, a.n_kv = c.n_kv, a.scale = 1.0f / std::sqrt((float) c.head_dim);
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
-    a.clusters = has_clusters(device);
-    const attend_plan plan = attend_make_plan(a, 0, 0, c.team ? attend_way::team : attend_way::own);
+    a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
+    const attend_plan plan = attend_make_plan(a, 0, 0, c.way);
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
     for (int t = 0; t < 2; t++) {
@@ -169,18 +170,21 @@ int main() {
     for (int f = KV_TURBO2; f <= KV_TURBO4_TCQ; f++) {
         for (int n_kv : {5, 256, 1000, 9000}) {
             for (int rows : {1, 4}) {
-                for (int kind = 0; kind < (rows == 1 ? 6 : 8); kind++) {
-                    const bool scattered = kind & 1, team = rows > 1 && kind & 4, later = rows == 1 && kind & 4,
-                               skip = kind & 2 || later;
-                    const int head_dim = (f + rows + n_kv) % 2 && !team ? 256 : 128, heads = team ? 32 : 16;
+                for (int kind = 0; kind < (rows == 1 ? 6 : 12); kind++) {
+                    const bool scattered = kind & 1, later = rows == 1 && kind & 4, skip = kind & 2 || later;
+                    const attend_way way = rows == 1 || kind < 4 ? attend_way::own
+                                           : kind < 8            ? attend_way::team
+                                                                 : attend_way::wide;
+                    const bool shares = way != attend_way::own;
+                    const int head_dim = (f + rows + n_kv) % 2 && !shares ? 256 : 128, heads = shares ? 32 : 16;
                     const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
-                                            n_kv, scattered,   skip,     later, team};
+                                            n_kv, scattered,   skip,     later, way};
                     const double error = run_case(c, rng, device);
-                    const bool ok = error < (c.team ? 2e-3 : 3e-4);
+                    const bool ok = error < (shares ? 2e-3 : 3e-4);
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
-                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d team %d: %.3g\n",
-                               c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, team, error);
+                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d: %.3g\n",
+                               c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, error);
                     }
                 }
             }

@@ -47,7 +47,7 @@ static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19
     a.n_rows = c.n_rows, a.n_streams = c.n_streams, a.n_kv = c.n_kv;
     a.scale = 1.0f / std::sqrt((float) c.head_dim);
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
-    a.clusters = has_clusters(device);
+    a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
     const attend_plan plan = attend_make_plan(a, 0, 0, way);
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
@@ -86,18 +86,19 @@ int main() {
     }
     int failed = 0, total = 0;
     for (const repeat_case &c : cases) {
-        for (int kind = 0; kind < 4; kind++) {
-            const bool masked = kind & 1, team = kind & 2;
-            if (team && (c.head_dim != 128 || c.n_head / c.n_head_kv * c.n_rows <= 16)) {
+        for (int kind = 0; kind < 6; kind++) {
+            const bool masked = kind & 1;
+            const attend_way way = kind < 2 ? attend_way::own : kind < 4 ? attend_way::team : attend_way::wide;
+            if (kind > 1 && (c.head_dim != 128 || c.n_head / c.n_head_kv * c.n_rows <= 16)) {
                 continue;
             }
-            const int differing = run_case(c, masked, team ? attend_way::team : attend_way::own, rng, device);
+            const int differing = run_case(c, masked, way, rng, device);
             total++, failed += differing > 0;
             if (differing > 0) {
-                printf("FAIL formats %d/%d D %d heads %d/%d rows %d streams %d n_kv %d mask %d team %d: %d of %d runs "
+                printf("FAIL formats %d/%d D %d heads %d/%d rows %d streams %d n_kv %d mask %d way %d: %d of %d runs "
                        "differ\n",
                        c.format_k, c.format_v, c.head_dim, c.n_head, c.n_head_kv, c.n_rows, c.n_streams, c.n_kv, masked,
-                       team, differing, repeats);
+                       (int) way, differing, repeats);
             }
         }
     }

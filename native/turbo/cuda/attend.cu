@@ -67,7 +67,8 @@ static bool packed_heads(const attend_args &args) {
 // a thread block takes some heads only; but issuing a copy takes longer than a few heads too many, if the cache is
 // short.
 static bool stages_rows(const attend_args &args, const attend_plan &plan) {
-    const bool whole = plan.heads_per_block == args.n_head_kv || (plan.cluster > 0 && args.n_head_kv <= 8);
+    const bool whole =
+        plan.heads_per_block == args.n_head_kv || ((plan.cluster > 0 || plan.wide) && args.n_head_kv <= 8);
     return !packed_heads(args) || !whole || args.k.format == KV_F16 || args.v.format == KV_F16;
 }
 
@@ -150,18 +151,57 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
     return plan;
 }
 
+// Shared memory of attend_wide.cuh with its shortest tiles: a little more than it takes.
+static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan) {
+    const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
+    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
+    return 1024 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
+           tables + 16;
+}
+
+// Many columns, warpgroup products: up to four heads a thread block. False where the cache is too short to be shared out, or
+// there is no room.
+static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
+    plan = {};
+    plan.wide = true, plan.tiles = 1, plan.slices = 2, plan.warps_per_head = 4;
+    for (int heads = 4; heads > 0; heads--) {
+        plan.heads_per_block = heads;
+        if (args.n_head_kv % heads == 0 && wide_block_bytes(args, plan) <= args.shared_limit) {
+            break;
+        }
+        if (heads == 1) {
+            return false;
+        }
+    }
+    const int blocks = (columns + 63) / 64 * (args.n_head_kv / plan.heads_per_block) * args.n_streams;
+    plan.splits = std::min((args.n_kv + 63) / 64, args.multiprocessors / blocks);
+    return plan.splits > 1;
+}
+
 // Do teams pay? They start and end more slowly, and what they save grows with the cache (measured on an H200,
 // docs/performance.md): the more, the longer unpacking takes.
 static bool use_teams(const attend_args &args, int columns, attend_way way) {
     if (columns <= 16 || args.head_dim != 128 || args.block != 128 || way == attend_way::own) {
         return false;
     }
-    return way == attend_way::team || args.n_kv >= (scalar_family(args) ? 24576 : 8192);
+    return way != attend_way::best || args.n_kv >= (scalar_family(args) ? 24576 : 8192);
+}
+
+// Do warpgroup products pay?
+static bool use_wide(const attend_args &args, int columns, attend_way way) {
+    if (!args.warpgroups || columns <= 16 || args.head_dim != 128 || args.block != 128) {
+        return false;
+    }
+    return way == attend_way::wide || (way == attend_way::best && args.n_kv >= 8192);
 }
 
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    if (use_wide(args, columns, way) && plan_wide(args, columns, plan)) {
+        return plan;
+    }
+    plan = {};
     if (use_teams(args, columns, way)) {
         return plan_rows(args, columns, heads_per_block, 2);
     }
@@ -275,6 +315,9 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
+    if (plan.wide) {
+        return attend_wide(p, args, stream);
+    }
     if (plan.warps_per_head > 0) {
         return attend_rows(p, args, plan, stream);
     }

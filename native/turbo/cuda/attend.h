@@ -64,6 +64,7 @@ struct attend_args {
     pending_write pending;
     bool clusters;     // the device and the code for it have clusters of thread blocks (sm_90)
     bool inputs_ready; // q, q_scale, mask and sinks were complete before the launch just before this one began
+    bool warpgroups;   // the device and the code for it have warpgroup products (attend_wide_compiled, sm_90)
 };
 
 // How a call is cut over the chip.
@@ -74,16 +75,21 @@ struct attend_plan {
     int tiles;           // tiles of columns a warp takes at a time: of eight, or of 16 if it shares a head
     int warps_per_head;  // that share the unpacking, for many columns (attend_rows.cuh); otherwise 0
     int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
+    bool wide;           // many columns with warpgroup products (attend_wide.cuh)
 };
 
-// Who unpacks: every warp for its own columns, or a team of warps for all columns of a KV head (attend_rows.cuh), which
-// is there for more than 16 columns of heads of 128.
-enum class attend_way { best, own, team };
+// Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh), or a
+// warpgroup for one that multiplies (attend_wide.cuh, where there are warpgroup products and the cache is long enough to be
+// shared out). The last two are there for more than 16 columns of heads of 128.
+enum class attend_way { best, own, team, wide };
 
 // heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0,
                              attend_way way = attend_way::best);
 size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
+
+// Is there code for warpgroup products? Devices of compute capability 9.0 run it.
+bool attend_wide_compiled();
 
 // Would the attention take the rows in args.pending from their source?
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan);

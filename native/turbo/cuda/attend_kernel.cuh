@@ -13,13 +13,12 @@
 namespace turbo_cuda {
 
 // A lane's rows of every tile of a tensor, relative to the slot; tiles begin at a multiple of 16 tokens, so one answer
-// holds for all of them.
-static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, const char *source, int head) {
-    const int g = (threadIdx.x & 31) >> 2;
+// holds for all of them. `row`: the lane's one of eight.
+static __device__ __forceinline__ tile_rows staged_rows(const stage_params &p, const char *source, int head, int row) {
     tile_rows rows;
     rows.shared = nullptr;
-    rows.first = head * p.head_bytes + g * p.pitch +
-                 (p.contiguous ? address_skew(source) : address_skew(source + g * p.stride_token));
+    rows.first = head * p.head_bytes + row * p.pitch +
+                 (p.contiguous ? address_skew(source) : address_skew(source + row * p.stride_token));
     rows.step = 8 * p.pitch;
     return rows;
 }
@@ -389,7 +388,8 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     const pending_rows &pending = *layout.pending();
-    tile_rows k_rows = staged_rows(p.k, k, staged_head), v_rows = staged_rows(p.v, v, staged_head);
+    const int row = (threadIdx.x & 31) >> 2;
+    tile_rows k_rows = staged_rows(p.k, k, staged_head, row), v_rows = staged_rows(p.v, v, staged_head, row);
     for (; first < end; first += shape::keys) {
         const int next = first + shape::keys, next_count = max(0, min(shape::keys, end - next));
         const uint32_t pairs = mask.next;

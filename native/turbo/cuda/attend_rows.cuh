@@ -130,7 +130,15 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
             ring.fetch(p, k, v, i, begin + i * shape::keys, min(shape::keys, tokens - i * shape::keys));
         }
     }
-    prepare_columns<shape>(p, layout, first_head, first_column);
+    const int head_columns = p.warps_per_head * shape::columns;
+    prepare_columns<shape>(p, first_head, 1, first_column, head_columns, p.heads_per_block * head_columns,
+                           threadIdx.x / 16, rows_warps * 2,
+                           [&](int number, int in_head, const auto &x, float factor, float scale) {
+                               store_column<shape>(x, factor, layout.queries(p, number), in_head);
+                               if (threadIdx.x % 16 == 0) {
+                                   layout.scales(p, number)[in_head] = scale;
+                               }
+                           });
     __syncthreads();
     let_next_kernel_start();
 
@@ -151,7 +159,7 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
     if (quick && begin < end) {
         mask.look(p, begin);
     }
-    tile_rows k_rows = staged_rows(p.k, k, staged_head), v_rows = staged_rows(p.v, v, staged_head);
+    tile_rows k_rows = staged_rows(p.k, k, staged_head, g), v_rows = staged_rows(p.v, v, staged_head, g);
     auto meet = [&]() { // all warps of the team
         if (p.warps_per_head == 1) {
             __syncwarp();

@@ -7,10 +7,9 @@
 
 namespace turbo_cuda {
 
-// Rotate a query and store it as f16, relative to its largest value, as an operand. Half a warp does one.
-template <class shape>
-static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][shape::block_values / 16], bool rotate,
-                                                      float unit, uint8_t *queries, float *scales, int column) {
+// Rotate a query of which half a warp has block_values / 16 neighbouring values a lane; its largest value.
+template <class shape> static __device__ __forceinline__ float
+rotate_column(float (&x)[shape::blocks][shape::block_values / 16], bool rotate) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15;
     float top = 0.0f;
@@ -33,10 +32,15 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
     for (int step = 1; step < 16; step *= 2) {
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
-    if (lane == 0) {
-        scales[column] = top * unit;
-    }
-    const float factor = top > 0.0f ? __fdividef(1.0f, top) : 0.0f;
+    return top;
+}
+
+// Store a rotated query as f16, relative to its largest value, as an operand.
+template <class shape>
+static __device__ __forceinline__ void store_column(const float (&x)[shape::blocks][shape::block_values / 16],
+                                                    float factor, uint8_t *queries, int column) {
+    constexpr int n = shape::block_values / 16;
+    const int lane = threadIdx.x & 15;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
@@ -52,23 +56,25 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
     }
 }
 
-// The queries of all columns of the thread block.
-template <class shape> static __device__ __forceinline__ void
-prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column) {
+// Queries of `columns` columns each of several KV heads, by half warps `half` of `halves`. Column i of `total` is column
+// i % columns of the head number i / columns, which is first_head + number * head_step. store(number, column, x, factor,
+// scale) puts x times `factor` where the products want it; a unit of a score then counts `scale`.
+template <class shape, class store_type> static __device__ __forceinline__ void
+prepare_columns(const attend_params &p, int first_head, int head_step, int first_column, int columns, int total,
+                int half, int halves, const store_type &store) {
     constexpr int n = shape::block_values / 16;
-    const int lane = threadIdx.x & 15, columns = p.warps_per_head * shape::columns;
+    const int lane = threadIdx.x & 15;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;
     const float unit = p.score_scale * (rotate ? 1.0f / code_part : 1.0f);
     constexpr int depth = shape::blocks > 1 ? 2 : 4; // columns on their way at a time
-    const int total = p.heads_per_block * columns;
 #pragma unroll 1
-    for (int start = threadIdx.x / 16; start < total; start += depth * rows_warps * 2) {
+    for (int start = half; start < total; start += depth * halves) {
         float x[depth][shape::blocks][n];
 #pragma unroll
         for (int d = 0; d < depth; d++) {
-            const int i = start + d * rows_warps * 2, head_kv = i / columns,
-                      column = first_column + i - head_kv * columns;
-            const int row = p.by_gqa.divide(column), head = (first_head + head_kv) * p.gqa + column - row * p.gqa;
+            const int i = start + d * halves, number = i / columns, column = first_column + i - number * columns;
+            const int row = p.by_gqa.divide(column),
+                      head = (first_head + number * head_step) * p.gqa + column - row * p.gqa;
             const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
             const bool real = i < total && column < p.n_columns;
 #pragma unroll
@@ -90,10 +96,10 @@ prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int fi
         }
 #pragma unroll
         for (int d = 0; d < depth; d++) {
-            const int i = start + d * rows_warps * 2, head_kv = i / columns, in_head = i - head_kv * columns;
+            const int i = start + d * halves, number = i / columns, in_head = i - number * columns;
             if (i < total) { // the same for a warp: both are even or odd
-                prepare_column<shape>(x[d], rotate, unit, layout.queries(p, head_kv), layout.scales(p, head_kv),
-                                      in_head);
+                const float top = rotate_column<shape>(x[d], rotate);
+                store(number, in_head, x[d], top > 0.0f ? __fdividef(1.0f, top) : 0.0f, top * unit);
             }
         }
     }

@@ -20,6 +20,10 @@ template <int blocks_, int tiles_, int values_per_lane_> struct rows_shape {
     static constexpr int tile_bytes = keys * row_bytes; // of K or V, unpacked
     static constexpr int parked_row = head_dim + 4;
     using plain = attend_shape<blocks, 1, 1, values_per_lane, family_scalar>; // for what depends on the head only
+
+    static __device__ __forceinline__ quarter_chunks<head_dim> lane_chunks() {
+        return {(int) (threadIdx.x & 31) >> 2, (int) (threadIdx.x & 3)};
+    }
 };
 
 // Staged tiles of a group, K and V together: one is used while the next is on its way. A tile that the launch before

@@ -1,6 +1,7 @@
 // Unpacking a staged tile of K or V to f16 in shared memory, for many columns to use (attend_rows.cuh).
 //
-// A token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of each block, the
+// What reads it decides where a lane's chunks go (lane_chunks of its shape). For warps that multiply on their own
+// (attend_rows.cuh), a token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of each block, the
 // chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16 bytes at a time,
 // and as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by a mask of the
 // token, so that neither this nor reading a column of chunks (the transposed operand) meets bank conflicts.
@@ -21,9 +22,11 @@ static __device__ __forceinline__ int chunk_mask(int token) {
 
 // The chunks 4i + t of a token for a constant i: two bases, so that the rest of the address is a constant.
 template <int head_dim> struct quarter_chunks {
+    static constexpr int eight_rows = 8 * head_dim * 2; // bytes
+    int row; // the lane's token of eight
     uint32_t even, odd;
 
-    __device__ __forceinline__ quarter_chunks(int token, int t) {
+    __device__ __forceinline__ quarter_chunks(int token, int t) : row(token) {
         const int mask = chunk_mask(token), low = token * head_dim * 2 + ((t ^ (mask & 3)) << 4);
         even = low + ((mask & 4) << 4), odd = low - ((mask & 4) << 4);
     }
@@ -42,8 +45,9 @@ static __device__ __forceinline__ void codes_to_halves(uint32_t bytes, __half2 s
 // zeros. rows and block_bytes as for tile_scores.
 template <class reader, class shape> static __device__ __forceinline__ void
 unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const quarter_chunks<shape::head_dim> chunks(g, t);
+    const int t = threadIdx.x & 3;
+    const auto chunks = shape::lane_chunks();
+    constexpr int eight_rows = decltype(chunks)::eight_rows;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
         const uint32_t block = rows.first + b * block_bytes;
@@ -51,7 +55,7 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
 #pragma unroll 2
         for (int i = pass; i < shape::keys / 8; i += step) {
             const uint32_t skip = i * rows.step;
-            const int token = 8 * i + g;
+            const int token = 8 * i + chunks.row;
             uint32_t w[reader::words];
             reader::load(w, place, skip);
             // what lies beyond the end may be any number, or none
@@ -61,7 +65,7 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
                 uint4 halves;
                 codes_to_halves(r0, scales, halves.x, halves.y);
                 codes_to_halves(r1, scales, halves.z, halves.w);
-                *reinterpret_cast<uint4 *>(to + 8 * i * shape::row_bytes + chunks.at(b * shape::parts + part)) = halves;
+                *reinterpret_cast<uint4 *>(to + i * eight_rows + chunks.at(b * shape::parts + part)) = halves;
             };
             uint32_t r0, r1;
             codes.template decode<0>(w, r0, r1);
@@ -81,14 +85,14 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
 // The same for plain formats.
 template <class reader, class shape> static __device__ __forceinline__ void
 unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const quarter_chunks<shape::head_dim> chunks(g, t);
-    reader codes(t);
+    const auto chunks = shape::lane_chunks();
+    constexpr int eight_rows = decltype(chunks)::eight_rows;
+    reader codes(threadIdx.x & 3);
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll 2
         for (int i = pass; i < shape::keys / 8; i += step) {
-            const int token = 8 * i + g;
+            const int token = 8 * i + chunks.row;
             codes.begin(rows.shared + rows.first + b * block_bytes + i * rows.step);
 #pragma unroll
             for (int part = 0; part < shape::parts; part++) {
@@ -100,7 +104,7 @@ unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes, int
                     halves = make_uint4(byte_permute(u[0], u[1], 0x5410), byte_permute(u[0], u[1], 0x7632),
                                         byte_permute(u[2], u[3], 0x5410), byte_permute(u[2], u[3], 0x7632));
                 }
-                *reinterpret_cast<uint4 *>(to + 8 * i * shape::row_bytes + chunks.at(b * shape::parts + part)) = halves;
+                *reinterpret_cast<uint4 *>(to + i * eight_rows + chunks.at(b * shape::parts + part)) = halves;
             }
         }
     }

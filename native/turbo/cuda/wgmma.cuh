@@ -1,0 +1,104 @@
+// Products of a warpgroup (wgmma, sm_90a): 128 threads multiply 64 rows with operands in shared memory, asynchronously.
+//
+// Accumulators are those of four warps with 16 rows each: d[n][i] of a lane is row lane / 4 (i < 2) or lane / 4 + 8, column
+// 8n + 2 (lane % 4) + (i & 1), as with mma_f16. Operands in shared memory lie in rows of 128 bytes whose 16-byte chunks are
+// exchanged by the row's last three bits (the hardware's 128-byte swizzle); blocks of such rows begin at a multiple of 1,024.
+
+#pragma once
+
+#include "ptx.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TURBO_WARPGROUP_PRODUCTS 1
+#endif
+
+namespace turbo_cuda {
+
+// Where an operand lies: its address, and the bytes from one group of eight rows to the next (`eight_rows`) and from one
+// block of 64 columns to the next (`columns_64`; only read where columns run along the rows).
+static __device__ __forceinline__ uint64_t product_operand(const void *shared, uint32_t eight_rows,
+                                                           uint32_t columns_64) {
+    return (uint64_t) ((shared_address(shared) & 0x3ffffu) >> 4) | (uint64_t) (columns_64 >> 4) << 16 |
+           (uint64_t) (eight_rows >> 4) << 32 | (uint64_t) 1 << 62;
+}
+
+// The same operand `bytes` further on.
+static __device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes) {
+    return operand + (bytes >> 4);
+}
+
+#ifdef TURBO_WARPGROUP_PRODUCTS
+// Before the first product of a batch: registers written until here are read by it.
+static __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void products_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until at most `pending` batches are still at work.
+template <int pending> static __device__ __forceinline__ void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+// Generic writes to shared memory until here become visible to products.
+static __device__ __forceinline__ void products_see_memory() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Keep the compiler from moving what it does with accumulators across this place.
+template <int n> static __device__ __forceinline__ void hold(float (&d)[n][4]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+    }
+}
+// Registers a thread of this warpgroup may use from here on; the sum over the block stays what it was launched with.
+template <int count> static __device__ __forceinline__ void registers_up() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> static __device__ __forceinline__ void registers_down() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+#define TURBO_D4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define TURBO_D16(d, i) TURBO_D4(d[i]), TURBO_D4(d[i + 1]), TURBO_D4(d[i + 2]), TURBO_D4(d[i + 3])
+
+// d[64 x 32] = a[64 x 16] b[16 x 32] (+ d if `add`); rows of a and columns of b run along the head.
+static __device__ __forceinline__ void product_64(float (&d)[4][4], uint64_t a, uint64_t b, bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "%16, %17, add, 1, 1, 0, 0;\n}\n"
+                 : TURBO_D16(d, 0)
+                 : "l"(a), "l"(b), "r"((int) add));
+}
+
+// d[64 x 64] = a[64 x 16] b[16 x 64] (+ d if `add`); rows of a and columns of b run along the head.
+static __device__ __forceinline__ void product_64(float (&d)[8][4], uint64_t a, uint64_t b, bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "%32, %33, add, 1, 1, 0, 0;\n}\n"
+                 : TURBO_D16(d, 0),
+                   TURBO_D16(d, 4)
+                 : "l"(a), "l"(b), "r"((int) add));
+}
+
+// d[64 x 128] += a[64 x 16] b[16 x 128]: a in registers, as for mma_f16; columns of b run across its rows.
+static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}\n"
+                 : TURBO_D16(d, 0),
+                   TURBO_D16(d, 4),
+                   TURBO_D16(d, 8),
+                   TURBO_D16(d, 12)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef TURBO_D16
+#undef TURBO_D4
+#endif
+
+} // namespace turbo_cuda

@@ -24,7 +24,7 @@ static cudaError_t launch_wide(attend_params p, const attend_args &args, int dep
         return error;
     }
     const dim3 grid(p.splits, p.n_head_kv / p.heads_per_block * p.column_blocks, args.n_streams);
-    error = launch_overlapped(kernel, grid, wide_threads, shared, stream, p);
+    error = launch_overlapped(kernel, grid, shape::threads, shared, stream, p);
     return error != cudaSuccess ? error : launch_combine<1, 32>(p, args, stream);
 }
 
@@ -37,17 +37,24 @@ bool attend_wide_compiled() {
 }
 
 // Long tiles if they can be three deep: with fewer the warpgroups wait for each other.
-cudaError_t attend_wide(const attend_params &params, const attend_args &args, cudaStream_t stream) {
+template <int heads>
+static cudaError_t launch_heads(const attend_params &params, const attend_args &args, cudaStream_t stream) {
     attend_params p = params;
-    if (place_tiles<wide_shape<64>>(p, 3) <= args.shared_limit) {
-        return launch_wide<wide_shape<64>>(p, args, 3, stream);
+    for (int depth = 4; depth > 2; depth--) {
+        if (place_tiles<wide_shape<64, heads>>(p, depth) <= args.shared_limit) {
+            return launch_wide<wide_shape<64, heads>>(p, args, depth, stream);
+        }
     }
     for (int depth = 4; depth > 1; depth--) {
-        if (place_tiles<wide_shape<32>>(p, depth) <= args.shared_limit) {
-            return launch_wide<wide_shape<32>>(p, args, depth, stream);
+        if (place_tiles<wide_shape<32, heads>>(p, depth) <= args.shared_limit) {
+            return launch_wide<wide_shape<32, heads>>(p, args, depth, stream);
         }
     }
     return cudaErrorInvalidConfiguration;
+}
+
+cudaError_t attend_wide(const attend_params &p, const attend_args &args, cudaStream_t stream) {
+    return p.heads_per_block > wide_pairs ? launch_heads<2>(p, args, stream) : launch_heads<1>(p, args, stream);
 }
 
 } // namespace turbo_cuda

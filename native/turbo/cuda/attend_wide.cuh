@@ -17,9 +17,6 @@ namespace turbo_cuda {
 
 #ifdef TURBO_WARPGROUP_PRODUCTS
 
-// Registers of a thread that multiplies, and of one that unpacks: together what 128 for each would be.
-static constexpr int wide_most_registers = 200, wide_least_registers = 56;
-
 // The mask of a tile, a piece of eight tokens a lane, fetched a tile ahead.
 template <class shape> struct wide_mask {
     static constexpr int pieces = shape::keys / 8;
@@ -39,7 +36,7 @@ template <class shape> struct wide_mask {
     }
     __device__ __forceinline__ void look(const attend_params &p, int first) {
         ahead = make_uint4(!quick, 0, 0, 0);
-        if (at != nullptr) {
+        if (masked && at != nullptr) {
             ahead = first + shape::keys <= p.n_kv ? *reinterpret_cast<const uint4 *>(at + first * 2)
                                                   : make_uint4(1, 0, 0, 0);
         }
@@ -53,9 +50,9 @@ template <class shape> struct wide_mask {
 // Fetch the share of the cache and unpack it, tile by tile, for one of the multiplying warpgroups.
 template <class shape> static __device__ __forceinline__ void
 wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_head, int first_column, int begin,
-            int end, int pair) {
-    constexpr int threads = wide_pairs * warpgroup, first_thread = wide_pairs * warpgroup;
-    const int thread = threadIdx.x - first_thread, warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31;
+            int end, int pair, int heads, int first_value) {
+    constexpr int threads = shape::unpackers * warpgroup;
+    const int thread = threadIdx.x - wide_pairs * warpgroup, warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31;
     if (!p.inputs_ready) {
         wait_for_previous_kernel();
     }
@@ -84,37 +81,37 @@ wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_
         staged.fetch(p, k, v, i, begin + i * shape::keys, min(shape::keys, end - begin - i * shape::keys));
     }
     wide_mask<shape> mask(p, first_column);
+    mask.masked &= first_value == 0; // with K
     mask.look(p, begin);
+    constexpr int step = shape::unpackers / wide_pairs; // of the values K and V that this warpgroup takes
     wide_ring ring = layout.ring(p, pair);
+    ring.next(first_value);
     const int row = shape::lane_chunks().row;
-    const tile_rows k_rows = staged_rows(p.k, k, staged_head, row), v_rows = staged_rows(p.v, v, staged_head, row);
+    const uint32_t k_first = staged_rows(p.k, k, staged_head + pair, row).first,
+                   v_first = staged_rows(p.v, v, staged_head + pair, row).first;
 #pragma unroll 1
     for (int i = 0, first = begin; first < end; i++, first += shape::keys) {
         const bool hides = mask.hides();
         mask.look(p, first + shape::keys);
         const uint8_t *tile = staged.take(p, i);
 #pragma unroll 1
-        for (int item = 0; item < 4; item++) { // K and V of the first head, then of the second
-            const int head = pair + (item & 2), value = item & 1;
-            if (head >= p.heads_per_block) {
-                break;
-            }
+        for (int item = first_value; item < 2 * heads; item += step) {
+            const int value = item & 1, number = item >> 1; // V, not K; of the pair's heads
             const stage_params &x = value ? p.v : p.k;
-            tile_rows rows = value ? v_rows : k_rows;
-            rows.shared = tile + (value ? p.slot_bytes : 0);
-            rows.first += head * x.head_bytes;
+            const tile_rows rows = {tile + (value ? p.slot_bytes : 0),
+                                    (value ? v_first : k_first) + wide_pairs * number * x.head_bytes, 8 * x.pitch};
             ring.wait_free();
             unpack<shape>(ring.tiles + ring.place * shape::tile_bytes, x, value ? layout.v_table(p) : layout.k_table(p),
                           rows, end - first, warp, 4);
-            products_see_memory();
             if (lane == 0) {
-                ring.hidden[ring.place * 4 + warp] = hides;
+                layout.hidden(p, pair)[ring.place * 4 + warp] = hides;
             }
+            products_see_memory();
             __syncwarp();
             if (lane == 0) {
                 phase_arrive(ring.full + ring.place);
             }
-            ring.next();
+            ring.next(step);
         }
         staged.release(i);
         const int later = first + tile_ring::slots * shape::keys;
@@ -125,17 +122,16 @@ wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_
 // Products of the heads `pair` and pair + 2 with their tiles; their results go to the partial ones.
 template <class shape> static __device__ __forceinline__ void
 wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int first_head, int first_column, int begin,
-              int end, int pair) {
+              int end, int pair, int heads) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int heads = (p.heads_per_block - pair + 1) / 2; // of this warpgroup: none, one or two
     if (!p.inputs_ready) {
         wait_for_previous_kernel();
     }
-    prepare_columns<shape>(p, first_head + pair, 2, first_column, wide_columns, heads * wide_columns,
+    prepare_columns<shape>(p, first_head + pair, wide_pairs, first_column, wide_columns, heads * wide_columns,
                            threadIdx.x % warpgroup / 16, warpgroup / 16,
                            [&](int number, int column, const auto &x, float factor, float scale) {
                                const int value = lane % 16 * 8, chunk = value % 32 / 8 * 4 + value / 32; // its 16 bytes
-                               uint8_t *to = layout.queries(pair + 2 * number) + chunk / 8 * wide_columns * 128 +
+                               uint8_t *to = layout.queries(pair + wide_pairs * number) + chunk / 8 * wide_columns * 128 +
                                              column * 128 + ((chunk % 8 ^ column % 8) << 4);
                                *reinterpret_cast<uint4 *>(to) =
                                    make_uint4(two_halves(x[0][0] * factor, x[0][1] * factor),
@@ -143,47 +139,46 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
                                               two_halves(x[0][4] * factor, x[0][5] * factor),
                                               two_halves(x[0][6] * factor, x[0][7] * factor));
                                if (lane % 16 == 0) {
-                                   layout.scales(p, pair + 2 * number)[column] = scale;
+                                   layout.scales(p, pair + wide_pairs * number)[column] = scale;
                                }
                            });
     products_see_memory();
     barrier(2 + pair, warpgroup);
 
-    rows_state<shape> state[2] = {};
-    float factor[2][2];
+    rows_state<shape> state[shape::heads] = {};
+    float factor[shape::heads][2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < shape::heads; h++) {
         state[h].maximum[0][0] = state[h].maximum[0][1] = lowest_score;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            factor[h][i] = h < heads ? layout.scales(p, pair + 2 * h)[16 * warp + 8 * i + g] : 0.0f;
+            factor[h][i] = h < heads ? layout.scales(p, pair + wide_pairs * h)[16 * warp + 8 * i + g] : 0.0f;
         }
     }
     const rows_mask<shape> mask(p, first_column + 16 * warp);
     wide_ring ring = layout.ring(p, pair);
-    const uint64_t queries = product_operand(layout.queries(pair), 1024, 0),
-                   keys = product_operand(ring.tiles, 1024, 0),
-                   values = product_operand(ring.tiles, 1024, shape::keys * 128);
+    const product_operand queries = product_operand::at(layout.queries(pair)), keys = product_operand::at(ring.tiles),
+                          values = product_operand::at(ring.tiles, shape::keys * 128);
 #pragma unroll 1
     for (int first = begin; first < end; first += shape::keys) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < shape::heads; h++) {
             if (h >= heads) {
                 break;
             }
             float s[1][shape::keys / 8][4];
             ring.wait_full();
-            const uint64_t a = operand_at(queries, 2 * h * shape::query_bytes),
-                           b = operand_at(keys, ring.place * shape::tile_bytes);
+            const product_operand a = queries + wide_pairs * h * shape::query_bytes,
+                                  b = keys + ring.place * shape::tile_bytes;
             hold(s[0]);
             products_begin();
 #pragma unroll
             for (int step = 0; step < 8; step++) {
-                product_64(s[0], operand_at(a, step / 4 * wide_columns * 128 + step % 4 * 32),
-                           operand_at(b, step / 4 * shape::keys * 128 + step % 4 * 32), step > 0);
+                product_64(s[0], a + (step / 4 * wide_columns * 128 + step % 4 * 32),
+                           b + (step / 4 * shape::keys * 128 + step % 4 * 32), step > 0);
             }
             products_commit();
-            const uint4 hidden = *reinterpret_cast<const uint4 *>(ring.hidden + ring.place * 4);
+            const uint4 hidden = *reinterpret_cast<const uint4 *>(layout.hidden(p, pair) + ring.place * 4);
             products_wait<0>();
             hold(s[0]);
             if (lane == 0) {
@@ -202,8 +197,10 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
 #pragma unroll
             for (int step = 0; step < shape::keys / 16; step++) {
                 const uint32_t(&x)[2] = probabilities[0][2 * step], (&y)[2] = probabilities[0][2 * step + 1];
-                product_64(state[h].out[0], {x[0], x[1], y[0], y[1]},
-                           operand_at(values, ring.place * shape::tile_bytes + step * 2048));
+                const uint32_t a[4] = {x[0], x[1], y[0], y[1]};
+                const product_operand b = values + (ring.place * shape::tile_bytes + step * 2048);
+                product_64<0>(state[h].out[0], a, b);
+                product_64<8>(state[h].out[0], a, b + shape::keys * 128);
             }
             products_commit();
             products_wait<0>();
@@ -217,8 +214,8 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
     const float sum_unit = exp2_fast(-probability_shift),
                 unit = p.v.format <= KV_TURBO4_TCQ ? sum_unit / code_part : sum_unit * half_weight;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int head = first_head + pair + 2 * h;
+    for (int h = 0; h < shape::heads; h++) {
+        const int head = first_head + pair + wide_pairs * h;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float sum = h < heads ? state[h].sum[0][i] : 0.0f;
@@ -245,12 +242,13 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
 }
 #endif
 
-template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
+template <class shape> static __global__ void __launch_bounds__(shape::threads, 1)
     attend_wide_kernel(const __grid_constant__ attend_params p) {
 #ifdef TURBO_WARPGROUP_PRODUCTS
     extern __shared__ __align__(16) uint8_t shared[];
     const wide_layout<shape> layout = {shared + (-shared_address(shared) & 1023u)};
-    const int pair = threadIdx.x / warpgroup % wide_pairs;
+    const int group = __shfl_sync(0xffffffffu, threadIdx.x / warpgroup, 0); // the compiler sees that it is uniform
+    const int pair = group % wide_pairs, heads = (p.heads_per_block - pair + wide_pairs - 1) / wide_pairs;
     const int head_chunk = p.column_blocks == 1 ? blockIdx.y : blockIdx.y / p.column_blocks;
     const int first_head = head_chunk * p.heads_per_block;
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * wide_columns;
@@ -260,7 +258,7 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     if (threadIdx.x == 0) {
         tile_ring staged;
         staged.arrived = layout.staged_barriers(p), staged.released = staged.arrived + tile_ring::slots;
-        staged.threads = wide_pairs * warpgroup;
+        staged.threads = shape::unpackers * warpgroup;
         staged.init_barriers(p);
         for (int i = 0; i < wide_pairs; i++) {
             layout.ring(p, i).init_barriers();
@@ -268,12 +266,12 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     }
     __syncthreads();
     let_next_kernel_start();
-    if (threadIdx.x < wide_pairs * warpgroup) {
-        registers_up<wide_most_registers>();
-        wide_multiply<shape>(p, layout, first_head, first_column, begin, end, pair);
+    if (group < wide_pairs) {
+        registers_up<shape::most_registers>();
+        wide_multiply<shape>(p, layout, first_head, first_column, begin, end, pair, heads);
     } else {
-        registers_down<wide_least_registers>();
-        wide_unpack<shape>(p, layout, first_head, first_column, begin, end, pair);
+        registers_down<shape::least_registers>();
+        wide_unpack<shape>(p, layout, first_head, first_column, begin, end, pair, heads, group / wide_pairs - 1);
     }
     wait_for_previous_kernel(); // whoever comes next takes what this launch has waited for as done
 #endif

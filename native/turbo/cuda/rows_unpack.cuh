@@ -34,12 +34,22 @@ template <int head_dim> struct quarter_chunks {
 };
 
 // Four unsigned bytes, value + 128, to halves, times code_part and a scale; in their order. A byte becomes the half
-// 1024 + byte by setting the upper byte of it.
-static __device__ __forceinline__ void codes_to_halves(uint32_t bytes, __half2 scale, uint32_t &u0, uint32_t &u1) {
-    const __half2 part = __float2half2_rn(code_part), offset = __float2half2_rn(-1152.0f * code_part);
-    u0 = half2_bits(__hmul2(__hfma2(as_half2(byte_permute(bytes, 0x64646464u, 0x4140)), part, offset), scale));
-    u1 = half2_bits(__hmul2(__hfma2(as_half2(byte_permute(bytes, 0x64646464u, 0x4342)), part, offset), scale));
-}
+// 1024 + byte by setting the upper byte of it. The constants stay in registers (register_table).
+struct code_halves {
+    register_table<3> constants; // the upper bytes, code_part, and what 1024 + 128 make of it
+
+    __device__ __forceinline__ code_halves() {
+        constants.set({0x64646464u, half2_bits(__float2half2_rn(code_part)),
+                       half2_bits(__float2half2_rn(-1152.0f * code_part))});
+    }
+    __device__ __forceinline__ void operator()(uint32_t bytes, __half2 scale, uint32_t &u0, uint32_t &u1) const {
+        const __half2 part = as_half2(constants.entry[1]), offset = as_half2(constants.entry[2]);
+        const __half2 x = as_half2(byte_permute(bytes, constants.entry[0], 0x4140)),
+                      y = as_half2(byte_permute(bytes, constants.entry[0], 0x4342));
+        u0 = half2_bits(__hmul2(__hfma2(x, part, offset), scale));
+        u1 = half2_bits(__hmul2(__hfma2(y, part, offset), scale));
+    }
+};
 
 // Eight tokens of every `step` times eight, from pass `pass` on. `count` tokens of the tile are real, the others become
 // zeros. rows and block_bytes as for tile_scores.
@@ -48,6 +58,7 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
     const int t = threadIdx.x & 3;
     const auto chunks = shape::lane_chunks();
     constexpr int eight_rows = decltype(chunks)::eight_rows;
+    const code_halves to_halves;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
         const uint32_t block = rows.first + b * block_bytes;
@@ -63,8 +74,8 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
             const __half2 scales = __float2half2_rn(scale);
             auto store = [&](int part, uint32_t r0, uint32_t r1) {
                 uint4 halves;
-                codes_to_halves(r0, scales, halves.x, halves.y);
-                codes_to_halves(r1, scales, halves.z, halves.w);
+                to_halves(r0, scales, halves.x, halves.y);
+                to_halves(r1, scales, halves.z, halves.w);
                 *reinterpret_cast<uint4 *>(to + i * eight_rows + chunks.at(b * shape::parts + part)) = halves;
             };
             uint32_t r0, r1;

@@ -14,18 +14,21 @@
 
 namespace turbo_cuda {
 
-// Where an operand lies: its address, and the bytes from one group of eight rows to the next (`eight_rows`) and from one
-// block of 64 columns to the next (`columns_64`; only read where columns run along the rows).
-static __device__ __forceinline__ uint64_t product_operand(const void *shared, uint32_t eight_rows,
-                                                           uint32_t columns_64) {
-    return (uint64_t) ((shared_address(shared) & 0x3ffffu) >> 4) | (uint64_t) (columns_64 >> 4) << 16 |
-           (uint64_t) (eight_rows >> 4) << 32 | (uint64_t) 1 << 62;
-}
+// Where an operand lies: its address, and the bytes from one group of eight rows to the next, 1,024, and from one block of
+// 64 columns to the next (only read where columns run along the rows). Only the low word differs from operand to operand,
+// and it can be counted on.
+struct product_operand {
+    uint32_t low;
 
-// The same operand `bytes` further on.
-static __device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes) {
-    return operand + (bytes >> 4);
-}
+    static __device__ __forceinline__ product_operand at(const void *shared, uint32_t columns_64 = 0) {
+        return {(shared_address(shared) & 0x3ffffu) >> 4 | (columns_64 >> 4) << 16};
+    }
+    __device__ __forceinline__ product_operand operator+(uint32_t bytes) const { return {low + (bytes >> 4)}; }
+    __device__ __forceinline__ uint64_t word() const {
+        constexpr uint32_t eight_rows = 1024 >> 4, swizzle_128 = 1u << 30;
+        return (uint64_t) (swizzle_128 | eight_rows) << 32 | low;
+    }
+};
 
 #ifdef TURBO_WARPGROUP_PRODUCTS
 // Before the first product of a batch: registers written until here are read by it.
@@ -60,17 +63,17 @@ template <int count> static __device__ __forceinline__ void registers_down() {
 #define TURBO_D16(d, i) TURBO_D4(d[i]), TURBO_D4(d[i + 1]), TURBO_D4(d[i + 2]), TURBO_D4(d[i + 3])
 
 // d[64 x 32] = a[64 x 16] b[16 x 32] (+ d if `add`); rows of a and columns of b run along the head.
-static __device__ __forceinline__ void product_64(float (&d)[4][4], uint64_t a, uint64_t b, bool add) {
+static __device__ __forceinline__ void product_64(float (&d)[4][4], product_operand a, product_operand b, bool add) {
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
                  "%16, %17, add, 1, 1, 0, 0;\n}\n"
                  : TURBO_D16(d, 0)
-                 : "l"(a), "l"(b), "r"((int) add));
+                 : "l"(a.word()), "l"(b.word()), "r"((int) add));
 }
 
 // d[64 x 64] = a[64 x 16] b[16 x 64] (+ d if `add`); rows of a and columns of b run along the head.
-static __device__ __forceinline__ void product_64(float (&d)[8][4], uint64_t a, uint64_t b, bool add) {
+static __device__ __forceinline__ void product_64(float (&d)[8][4], product_operand a, product_operand b, bool add) {
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -78,23 +81,20 @@ static __device__ __forceinline__ void product_64(float (&d)[8][4], uint64_t a, 
                  "%32, %33, add, 1, 1, 0, 0;\n}\n"
                  : TURBO_D16(d, 0),
                    TURBO_D16(d, 4)
-                 : "l"(a), "l"(b), "r"((int) add));
+                 : "l"(a.word()), "l"(b.word()), "r"((int) add));
 }
 
-// d[64 x 128] += a[64 x 16] b[16 x 128]: a in registers, as for mma_f16; columns of b run across its rows.
-static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+// Columns `first` * 8 to + 63 of d[64 x 128] += a[64 x 16] b[16 x 64]: a in registers, as for mma_f16; columns of b run across
+// its rows. (All 128 at once would make 94 registers the least that a kernel can be launched with.)
+template <int first>
+static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint32_t (&a)[4], product_operand b) {
     asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}\n"
-                 : TURBO_D16(d, 0),
-                   TURBO_D16(d, 4),
-                   TURBO_D16(d, 8),
-                   TURBO_D16(d, 12)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"
+                 : TURBO_D16(d, first), TURBO_D16(d, first + 4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
 }
 
 #undef TURBO_D16

@@ -7,10 +7,8 @@
 
 namespace turbo_cuda {
 
-// Two warpgroups multiply, two unpack for them; 64 columns are the rows of a product.
+// Two warpgroups multiply, others unpack for them; 64 columns are the rows of a product.
 static constexpr int wide_pairs = 2, wide_columns = 64, warpgroup = 128;
-static constexpr int wide_threads = 2 * wide_pairs * warpgroup;
-static constexpr int wide_heads = 2 * wide_pairs; // a thread block's most: a warpgroup accumulates two
 
 // Where a lane's chunks go: a token is two rows of 64 halves, `keys` rows apart, exchanged as products expect it. Which
 // token of eight a lane has keeps stores of eight lanes in banks of their own.
@@ -27,23 +25,25 @@ template <int keys> struct swizzled_chunks {
     __device__ __forceinline__ uint32_t at(int i) const { return (i & 1 ? odd : even) + i / 2 * keys * 128; }
 };
 
-// Heads of 128; tiles of `keys` tokens. A warp has 16 columns.
-template <int keys_> struct wide_shape {
-    static constexpr int keys = keys_, blocks = 1, tiles = 1, values_per_lane = 32, parts = 4, block_values = 128;
+// Heads of 128, `heads` of them a multiplying warpgroup; tiles of `keys` tokens. A warp has 16 columns.
+template <int keys_, int heads_> struct wide_shape {
+    static constexpr int keys = keys_, heads = heads_, blocks = 1, tiles = 1, values_per_lane = 32, parts = 4, block_values = 128;
     static constexpr int head_dim = 128, chunks = head_dim / 8, columns = 16;
     static constexpr int tile_bytes = keys * head_dim * 2; // of K or V of a head, unpacked
     static constexpr int query_bytes = wide_columns * head_dim * 2;
     using plain = attend_shape<1, 1, 1, 32, family_scalar>; // for what depends on the head only
+    // Warpgroups that unpack: one for K and one for V of each head, or one for both where two heads' output leaves
+    // registers for no more. All registers are shared out between those that multiply and those that unpack.
+    static constexpr int unpackers = heads == 1 ? 4 : 2, threads = (wide_pairs + unpackers) * warpgroup;
+    static constexpr int most_registers = heads == 1 ? 128 : 200, least_registers = 56;
 
     static __device__ __forceinline__ swizzled_chunks<keys> lane_chunks() { return {}; }
 };
 
-// Unpacked tiles on their way from the warpgroup that unpacks to the one that multiplies: K and V of a head in turns. With
-// each comes whether the mask hides nothing of it, as far as each of the four warps has looked.
+// Unpacked tiles on their way from the warpgroup that unpacks to the one that multiplies: K and V of a head in turns.
 struct wide_ring {
     uint8_t *tiles;
     uint64_t *full, *free; // [depth] each
-    uint32_t *hidden;      // [depth][4]
     int depth, place, parity;
 
     __device__ __forceinline__ void init_barriers() const {
@@ -51,9 +51,10 @@ struct wide_ring {
             phase_init(full + i, 4), phase_init(free + i, 4); // a warp each
         }
     }
-    __device__ __forceinline__ void next() {
-        if (++place == depth) {
-            place = 0, parity ^= 1;
+    __device__ __forceinline__ void next(int step = 1) {
+        place += step;
+        if (place >= depth) {
+            place -= depth, parity ^= 1;
         }
     }
 #ifdef TURBO_BULK_COPY
@@ -86,12 +87,15 @@ template <class shape> struct wide_layout {
     __device__ uint64_t *staged_barriers(const attend_params &p) const {
         return reinterpret_cast<uint64_t *>(pending(p)) + 2;
     }
+    // Whether the mask hides anything of a tile, as far as each of the four warps that unpack it has looked: [depth][4].
+    __device__ uint32_t *hidden(const attend_params &p, int pair) const {
+        return reinterpret_cast<uint32_t *>(staged_barriers(p) + 2 * tile_ring::slots) + pair * 4 * p.tile_buffers;
+    }
     __device__ wide_ring ring(const attend_params &p, int pair) const {
         wide_ring r;
         r.depth = p.tile_buffers, r.place = r.parity = 0;
         r.tiles = tiles(p, pair);
-        r.hidden = reinterpret_cast<uint32_t *>(staged_barriers(p) + 2 * tile_ring::slots) + pair * 4 * r.depth;
-        r.full = reinterpret_cast<uint64_t *>(r.hidden + (wide_pairs - pair) * 4 * r.depth) + pair * 2 * r.depth;
+        r.full = reinterpret_cast<uint64_t *>(hidden(p, wide_pairs)) + pair * 2 * r.depth;
         r.free = r.full + r.depth;
         return r;
     }

@@ -40,14 +40,20 @@ template <int values> struct reader_f16 : half_reader<values> {
         u0 = byte_permute(w.x, w.y, 0x5410);
         u1 = byte_permute(w.x, w.y, 0x7632);
     }
+    // The same four values as (v0, v1) and (v2, v3).
+    __device__ __forceinline__ void in_order(int r, uint32_t &u0, uint32_t &u1) const {
+        const uint2 w = *reinterpret_cast<const uint2 *>(at + 2 * half_reader<values>::unit_step * r);
+        u0 = w.x, u1 = w.y;
+    }
 };
 
-// Bytes 0-255 become halves 1024-1279 by setting their upper byte; then the offset is subtracted exactly.
-static __device__ __forceinline__ void bytes_to_halves(uint32_t bytes, float offset, __half2 scale, uint32_t &u0,
-                                                       uint32_t &u1) {
-    const __half2 shift = __float2half2_rn(offset);
-    u0 = half2_bits(__hmul2(__hsub2(as_half2(byte_permute(bytes, 0x64646464u, 0x4240)), shift), scale));
-    u1 = half2_bits(__hmul2(__hsub2(as_half2(byte_permute(bytes, 0x64646464u, 0x4341)), shift), scale));
+// Bytes 0-255 become halves 1024-1279 by setting their upper byte; then the offset is subtracted exactly. The selectors say
+// which bytes come together.
+static constexpr uint32_t even_bytes = 0x4240, odd_bytes = 0x4341, first_bytes = 0x4140, last_bytes = 0x4342;
+static __device__ __forceinline__ uint32_t bytes_to_halves(uint32_t bytes, uint32_t selector, float offset,
+                                                           __half2 scale) {
+    const __half2 x = as_half2(byte_permute(bytes, 0x64646464u, selector));
+    return half2_bits(__hmul2(__hsub2(x, __float2half2_rn(offset)), scale));
 }
 
 static __device__ __forceinline__ uint32_t load_word_by_halves(const uint8_t *at) {
@@ -65,9 +71,17 @@ template <int values> struct reader_q8_0 : half_reader<values> {
         scale = __half2half2(*reinterpret_cast<const __half *>(group));
         at = group + 2 + this->first;
     }
+    static constexpr float offset = 1024.0f + 128.0f;
+    __device__ __forceinline__ uint32_t bytes(int r) const {
+        return load_word_by_halves(at + half_reader<values>::unit_step * r) ^ 0x80808080u;
+    }
     __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
-        bytes_to_halves(load_word_by_halves(at + half_reader<values>::unit_step * r) ^ 0x80808080u, 1024.0f + 128.0f,
-                        scale, u0, u1);
+        const uint32_t x = bytes(r);
+        u0 = bytes_to_halves(x, even_bytes, offset, scale), u1 = bytes_to_halves(x, odd_bytes, offset, scale);
+    }
+    __device__ __forceinline__ void in_order(int r, uint32_t &u0, uint32_t &u1) const {
+        const uint32_t x = bytes(r);
+        u0 = bytes_to_halves(x, first_bytes, offset, scale), u1 = bytes_to_halves(x, last_bytes, offset, scale);
     }
 };
 
@@ -81,10 +95,19 @@ template <int values> struct reader_q4_0 : half_reader<values> {
         scale = __half2half2(*reinterpret_cast<const __half *>(group));
         at = group + 2 + this->first;
     }
-    __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
+    static constexpr float offset = 1024.0f + 8.0f;
+    __device__ __forceinline__ uint32_t bytes(int r) const {
         const int value = half_reader<values>::unit_step * r;
         const uint32_t word = load_word_by_halves(at + value % 16);
-        bytes_to_halves((value < 16 ? word : word >> 4) & 0x0f0f0f0fu, 1024.0f + 8.0f, scale, u0, u1);
+        return (value < 16 ? word : word >> 4) & 0x0f0f0f0fu;
+    }
+    __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
+        const uint32_t x = bytes(r);
+        u0 = bytes_to_halves(x, even_bytes, offset, scale), u1 = bytes_to_halves(x, odd_bytes, offset, scale);
+    }
+    __device__ __forceinline__ void in_order(int r, uint32_t &u0, uint32_t &u1) const {
+        const uint32_t x = bytes(r);
+        u0 = bytes_to_halves(x, first_bytes, offset, scale), u1 = bytes_to_halves(x, last_bytes, offset, scale);
     }
 };
 

@@ -24,7 +24,7 @@ static cudaError_t launch_wide(attend_params p, const attend_args &args, int dep
         return error;
     }
     const dim3 grid(p.splits, p.n_head_kv / p.heads_per_block * p.column_blocks, args.n_streams);
-    error = launch_overlapped(kernel, grid, shape::threads, shared, stream, p);
+    error = launch_overlapped(kernel, grid, wide_threads, shared, stream, p);
     return error != cudaSuccess ? error : launch_combine<1, 32>(p, args, stream);
 }
 
@@ -36,25 +36,25 @@ bool attend_wide_compiled() {
 #endif
 }
 
-// Long tiles if they can be three deep: with fewer the warpgroups wait for each other.
-template <int heads>
-static cudaError_t launch_heads(const attend_params &params, const attend_args &args, cudaStream_t stream) {
+template <int keys, int slots>
+static bool fits(const attend_params &params, const attend_args &args, int depth) {
     attend_params p = params;
-    for (int depth = 4; depth > 2; depth--) {
-        if (place_tiles<wide_shape<64, heads>>(p, depth) <= args.shared_limit) {
-            return launch_wide<wide_shape<64, heads>>(p, args, depth, stream);
-        }
-    }
-    for (int depth = 4; depth > 1; depth--) {
-        if (place_tiles<wide_shape<32, heads>>(p, depth) <= args.shared_limit) {
-            return launch_wide<wide_shape<32, heads>>(p, args, depth, stream);
-        }
-    }
-    return cudaErrorInvalidConfiguration;
+    return place_tiles<wide_shape<keys, slots>>(p, depth) <= args.shared_limit;
 }
 
+// Long tiles if there is room, which cost fewer instructions a token; and as many of them on their way as possible.
 cudaError_t attend_wide(const attend_params &p, const attend_args &args, cudaStream_t stream) {
-    return p.heads_per_block > wide_pairs ? launch_heads<2>(p, args, stream) : launch_heads<1>(p, args, stream);
+    if (fits<64, 3>(p, args, 3)) {
+        return launch_wide<wide_shape<64, 3>>(p, args, fits<64, 3>(p, args, 4) ? 4 : 3, stream);
+    }
+    if (fits<64, 2>(p, args, 2)) {
+        return launch_wide<wide_shape<64, 2>>(p, args, fits<64, 2>(p, args, 3) ? 3 : 2, stream);
+    }
+    if (fits<32, 3>(p, args, 4)) {
+        return launch_wide<wide_shape<32, 3>>(p, args, 4, stream);
+    }
+    return fits<32, 2>(p, args, 2) ? launch_wide<wide_shape<32, 2>>(p, args, fits<32, 2>(p, args, 4) ? 4 : 2, stream)
+                                   : cudaErrorInvalidConfiguration;
 }
 
 } // namespace turbo_cuda

@@ -51,26 +51,26 @@ struct code_halves {
     }
 };
 
-// Eight tokens of every `step` times eight, from pass `pass` on. `count` tokens of the tile are real, the others become
-// zeros. rows and block_bytes as for tile_scores.
-template <class reader, class shape> static __device__ __forceinline__ void
-unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
-    const int t = threadIdx.x & 3;
-    const auto chunks = shape::lane_chunks();
-    constexpr int eight_rows = decltype(chunks)::eight_rows;
-    const code_halves to_halves;
+// Unpacks the tokens 8i to 8i + 7 of a tile of codes, a token's quarter a lane. `count` tokens of the tile are real, the
+// others become zeros. rows and block_bytes as for tile_scores.
+template <class reader, class shape> struct code_unpacker {
+    reader codes;
+    code_halves to_halves;
+
+    __device__ __forceinline__ explicit code_unpacker(const uint8_t *table) : codes(table) {}
+    __device__ __forceinline__ void operator()(uint8_t *to, const tile_rows &rows, int i, int count,
+                                               int block_bytes) const {
+        const auto chunks = shape::lane_chunks();
+        constexpr int eight_rows = decltype(chunks)::eight_rows;
+        const uint32_t skip = i * rows.step;
 #pragma unroll
-    for (int b = 0; b < shape::blocks; b++) {
-        const uint32_t block = rows.first + b * block_bytes;
-        const code_place place = reader::place(rows.shared, block, t);
-#pragma unroll 2
-        for (int i = pass; i < shape::keys / 8; i += step) {
-            const uint32_t skip = i * rows.step;
-            const int token = 8 * i + chunks.row;
+        for (int b = 0; b < shape::blocks; b++) {
+            const uint32_t block = rows.first + b * block_bytes;
             uint32_t w[reader::words];
-            reader::load(w, place, skip);
+            reader::load(w, reader::place(rows.shared, block, threadIdx.x & 3), skip);
             // what lies beyond the end may be any number, or none
-            const float scale = token < count ? fminf(reader::scale(rows.shared, block + skip), 65504.0f) : 0.0f;
+            const float scale =
+                8 * i + chunks.row < count ? fminf(reader::scale(rows.shared, block + skip), 65504.0f) : 0.0f;
             const __half2 scales = __float2half2_rn(scale);
             auto store = [&](int part, uint32_t r0, uint32_t r1) {
                 uint4 halves;
@@ -91,57 +91,59 @@ unpack_codes(uint8_t *to, const reader &codes, const tile_rows &rows, int count,
             }
         }
     }
-}
+};
 
 // The same for plain formats.
-template <class reader, class shape> static __device__ __forceinline__ void
-unpack_plain(uint8_t *to, const tile_rows &rows, int count, int block_bytes, int pass, int step) {
-    const auto chunks = shape::lane_chunks();
-    constexpr int eight_rows = decltype(chunks)::eight_rows;
-    reader codes(threadIdx.x & 3);
+template <class reader, class shape> struct plain_unpacker {
+    __device__ __forceinline__ explicit plain_unpacker(const uint8_t *) {}
+    __device__ __forceinline__ void operator()(uint8_t *to, const tile_rows &rows, int i, int count,
+                                               int block_bytes) const {
+        const auto chunks = shape::lane_chunks();
+        constexpr int eight_rows = decltype(chunks)::eight_rows;
+        const bool real = 8 * i + chunks.row < count;
+        reader codes(threadIdx.x & 3);
 #pragma unroll
-    for (int b = 0; b < shape::blocks; b++) {
-#pragma unroll 2
-        for (int i = pass; i < shape::keys / 8; i += step) {
-            const int token = 8 * i + chunks.row;
+        for (int b = 0; b < shape::blocks; b++) {
             codes.begin(rows.shared + rows.first + b * block_bytes + i * rows.step);
 #pragma unroll
             for (int part = 0; part < shape::parts; part++) {
                 uint4 halves = make_uint4(0, 0, 0, 0);
-                if (token < count) {
-                    uint32_t u[4];
-                    codes.unit(2 * part, u[0], u[1]);
-                    codes.unit(2 * part + 1, u[2], u[3]);
-                    halves = make_uint4(byte_permute(u[0], u[1], 0x5410), byte_permute(u[0], u[1], 0x7632),
-                                        byte_permute(u[2], u[3], 0x5410), byte_permute(u[2], u[3], 0x7632));
+                if (real) {
+                    codes.in_order(2 * part, halves.x, halves.y);
+                    codes.in_order(2 * part + 1, halves.z, halves.w);
                 }
                 *reinterpret_cast<uint4 *>(to + i * eight_rows + chunks.at(b * shape::parts + part)) = halves;
             }
         }
     }
+};
+
+// Call `work` with what unpacks a format. The branch is the same for all lanes of a warp.
+template <class shape, class work_type>
+static __device__ __forceinline__ void with_unpacker(int format, const uint8_t *table, const work_type &work) {
+    constexpr int n = shape::values_per_lane;
+    switch (format) {
+        case KV_TURBO2: work(code_unpacker<reader_2bit<n, unsigned_bias>, shape>(table)); break;
+        case KV_TURBO3: work(code_unpacker<reader_3bit<n, unsigned_bias>, shape>(table)); break;
+        case KV_TURBO4: work(code_unpacker<reader_4bit<n, unsigned_bias>, shape>(table)); break;
+        case KV_TURBO2_TCQ: work(code_unpacker<reader_trellis<format_turbo2_tcq, n>, shape>(table)); break;
+        case KV_TURBO3_TCQ: work(code_unpacker<reader_trellis<format_turbo3_tcq, n>, shape>(table)); break;
+        case KV_TURBO4_TCQ: work(code_unpacker<reader_trellis<format_turbo4_tcq, n>, shape>(table)); break;
+        case KV_F16: work(plain_unpacker<reader_f16<n>, shape>(table)); break;
+        case KV_Q8_0: work(plain_unpacker<reader_q8_0<n>, shape>(table)); break;
+        case KV_Q4_0: work(plain_unpacker<reader_q4_0<n>, shape>(table)); break;
+    }
 }
 
-// By the format; the switch is uniform over the block.
+// Eight tokens of every `step` times eight of a tile, from pass `pass` on.
 template <class shape> static __device__ __forceinline__ void
 unpack(uint8_t *to, const stage_params &x, const uint8_t *table, const tile_rows &rows, int count, int pass, int step) {
-    constexpr int n = shape::values_per_lane;
-#define TURBO_UNPACK(KV, ...)                                                                                          \
-    case KV: {                                                                                                         \
-        using reader = __VA_ARGS__;                                                                                    \
-        unpack_codes<reader, shape>(to, reader(table), rows, count, x.block_bytes, pass, step);                        \
-    } break
-    switch (x.format) {
-        TURBO_UNPACK(KV_TURBO2, reader_2bit<n, unsigned_bias>);
-        TURBO_UNPACK(KV_TURBO3, reader_3bit<n, unsigned_bias>);
-        TURBO_UNPACK(KV_TURBO4, reader_4bit<n, unsigned_bias>);
-        TURBO_UNPACK(KV_TURBO2_TCQ, reader_trellis<format_turbo2_tcq, n>);
-        TURBO_UNPACK(KV_TURBO3_TCQ, reader_trellis<format_turbo3_tcq, n>);
-        TURBO_UNPACK(KV_TURBO4_TCQ, reader_trellis<format_turbo4_tcq, n>);
-        case KV_F16: unpack_plain<reader_f16<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
-        case KV_Q8_0: unpack_plain<reader_q8_0<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
-        case KV_Q4_0: unpack_plain<reader_q4_0<n>, shape>(to, rows, count, x.block_bytes, pass, step); break;
-    }
-#undef TURBO_UNPACK
+    with_unpacker<shape>(x.format, table, [&](const auto &unpacker) {
+#pragma unroll 2
+        for (int i = pass; i < shape::keys / 8; i += step) {
+            unpacker(to, rows, i, count, x.block_bytes);
+        }
+    });
 }
 
 } // namespace turbo_cuda

@@ -120,8 +120,10 @@ static double measure_read_rate() {
 // Draft batches: every warp for itself, teams, and warpgroup products.
 static void bench_rows(FILE *json, const bench_shape &shape, double rate) {
     for (int f : {KV_TURBO3, KV_TURBO4, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_Q8_0}) {
-        for (int n_kv : {131072, 32768, 8192, 256}) {
-            bench(json, shape, f, f, n_kv, 2, 0, 0, 0, rate);
+        for (int n_kv : {131072, 32768, 8192, 2048, 512}) {
+            for (attend_way way : {attend_way::own, attend_way::wide}) {
+                bench(json, shape, f, f, n_kv, 2, 0, 0, 0, rate, way);
+            }
             for (int rows : {4, 8}) {
                 for (attend_way way : {attend_way::own, attend_way::team, attend_way::wide}) {
                     bench(json, shape, f, f, n_kv, rows, 0, 0, 0, rate, way);

@@ -201,8 +201,9 @@ static std::vector<attend_case> make_cases(bool small) {
         cases.push_back(c);
     }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
-        if (cases[i].head_dim == 128 && cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows > 16) {
-            for (attend_way way : {attend_way::team, attend_way::wide}) {
+        const int columns = cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows;
+        for (attend_way way : {attend_way::team, attend_way::wide}) {
+            if (cases[i].head_dim == 128 && columns > (way == attend_way::team ? 16 : 8)) {
                 cases.push_back(cases[i]);
                 cases.back().way = way;
             }

@@ -155,7 +155,7 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
 static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan) {
     const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
-    return 1024 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
+    return 2048 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
            tables + 16;
 }
 
@@ -189,10 +189,11 @@ static bool use_teams(const attend_args &args, int columns, attend_way way) {
 
 // Do warpgroup products pay?
 static bool use_wide(const attend_args &args, int columns, attend_way way) {
-    if (!args.warpgroups || columns <= 16 || args.head_dim != 128 || args.block != 128) {
+    if (!args.warpgroups || columns <= 8 || args.head_dim != 128 || args.block != 128) {
         return false;
     }
-    return way == attend_way::wide || (way == attend_way::best && args.n_kv >= 8192);
+    // One row is left to the kernel that takes it from where it is being encoded.
+    return way == attend_way::wide || (way == attend_way::best && args.n_rows > 1 && args.n_kv >= 2048);
 }
 
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {

@@ -75,6 +75,83 @@ wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_
     });
 }
 
+// Running state of a warp's columns g and g + 8: the reference of their probabilities, what these add up to (all of a column's
+// four lanes, twice), and the output, as rows_state has it.
+template <class shape> struct wide_state {
+    float reference[2], sum[4], out[shape::chunks][4];
+};
+
+// Scores times `factor` become probabilities (probability_shift, most_growth: as in rows_tile.cuh). Nearly always the
+// reference stays, so they are made with it first; if one comes out too large, it is moved and they are made again.
+template <class shape> static __device__ __forceinline__ void
+wide_soften(uint32_t (&p)[shape::keys / 8][2], const float (&s)[1][shape::keys / 8][4], const float (&factor)[2],
+            wide_state<shape> &state) {
+    auto soften = [&]() {
+        __half2 top = __float2half2_rn(0.0f);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float offset = probability_shift - state.reference[h];
+#pragma unroll
+            for (int n = 0; n < shape::keys / 8; n++) {
+                p[n][h] = two_halves(exp2_fast(fmaf(s[0][n][2 * h], factor[h], offset)),
+                                     exp2_fast(fmaf(s[0][n][2 * h + 1], factor[h], offset)));
+                top = __hmax2(top, as_half2(p[n][h]));
+            }
+        }
+        return fmaxf(__low2float(top), __high2float(top)) > exp2f(probability_shift + most_growth);
+    };
+    if (!__any_sync(0xffffffffu, soften())) {
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float x = fmaxf(s[0][0][2 * h], s[0][0][2 * h + 1]);
+#pragma unroll
+        for (int n = 1; n < shape::keys / 8; n++) {
+            x = fmaxf(x, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
+        }
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2)) * factor[h];
+        const float reference = fmaxf(x, state.reference[h]), scale = exp2_fast(state.reference[h] - reference);
+        state.reference[h] = reference;
+        state.sum[2 * h] *= scale, state.sum[2 * h + 1] *= scale;
+#pragma unroll
+        for (int c = 0; c < shape::chunks; c++) {
+            state.out[c][2 * h] *= scale, state.out[c][2 * h + 1] *= scale;
+        }
+    }
+    soften();
+}
+
+// The scores of a tile of K, begun.
+template <class shape> static __device__ __forceinline__ void
+begin_scores(float (&s)[shape::keys / 8][4], product_operand queries, product_operand k) {
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < 8; step++) {
+        product_64(s, queries + (step / 4 * wide_columns * 128 + step % 4 * 32),
+                   k + (step / 4 * shape::keys * 128 + step % 4 * 32), step > 0);
+    }
+    products_commit();
+}
+
+// Its part of the output, begun.
+template <class shape> static __device__ __forceinline__ void
+begin_values(wide_state<shape> &state, const uint32_t (&p)[shape::keys / 8][2], product_operand v,
+             product_operand ones) {
+    hold(state.out);
+    hold(state.sum);
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < shape::keys / 16; step++) {
+        const uint32_t a[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
+        product_64<0>(state.out, a, v + step * 2048);
+        product_64<8>(state.out, a, v + (step * 2048 + shape::keys * 128));
+        product_64(state.sum, a, ones);
+    }
+    products_commit();
+}
+
 // Products of one head with its tiles; the result goes to the partial ones.
 template <class shape> static __device__ __forceinline__ void
 wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int first_head, int first_column, int begin,
@@ -102,79 +179,83 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
                                    layout.scales(p, number)[in_head] = scale;
                                }
                            });
+    for (int i = threadIdx.x % warpgroup; i < 256; i += warpgroup) {
+        reinterpret_cast<uint32_t *>(layout.ones(p))[i] = half2_bits(__float2half2_rn(1.0f));
+    }
     products_see_memory();
     barrier(2 + number, warpgroup);
 
-    rows_state<shape> state = {};
+    wide_state<shape> state = {};
     float scales[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        state.maximum[0][i] = lowest_score;
+        state.reference[i] = lowest_score;
         scales[i] = layout.scales(p, number)[16 * warp + 8 * i + g];
     }
+    const bool used = column < p.n_columns;
     rows_mask<shape> mask(p, column);
-    const bool quick = mask.quick();
+    const bool quick = mask.quick() && used;
     if (quick && begin < end) {
         mask.look(p, begin);
     }
     wide_ring ring = layout.ring(p, number);
     const product_operand queries = product_operand::at(layout.queries(number)),
-                          tiles = product_operand::at(ring.tiles);
+                          tiles = product_operand::at(ring.tiles), ones = product_operand::at(layout.ones(p));
+    auto release = [&](int place) {
+        if (lane == 0) {
+            phase_arrive(ring.free + place);
+        }
+    };
+    float s[1][shape::keys / 8][4];
+    uint32_t probabilities[shape::keys / 8][2] = {};
+    // Scores of the next tile are begun before this one's part of the output is done. Those behind the last one are of
+    // whatever lies there, and nobody looks at them: so the compiler sees that products follow each other at all times.
+    if (begin < end) {
+        ring.wait_full();
+    }
+    hold(state.out);
+    hold(state.sum);
+    hold(s[0]);
+    begin_scores<shape>(s[0], queries, tiles + ring.place * shape::tile_bytes);
+    int v_place = -1;
 #pragma unroll 1
     for (int first = begin; first < end; first += shape::keys) {
-        float s[1][shape::keys / 8][4];
-        ring.wait_full();
-        const product_operand k = tiles + ring.place * shape::tile_bytes;
+        products_wait();
+        if (v_place >= 0) {
+            release(v_place);
+        }
         hold(s[0]);
-        products_begin();
-#pragma unroll
-        for (int step = 0; step < 8; step++) {
-            product_64(s[0], queries + (step / 4 * wide_columns * 128 + step % 4 * 32),
-                       k + (step / 4 * shape::keys * 128 + step % 4 * 32), step > 0);
-        }
-        products_commit();
-        products_wait<0>();
-        hold(s[0]);
-        if (lane == 0) {
-            phase_arrive(ring.free + ring.place);
-        }
+        hold(state.out);
+        hold(state.sum);
+        release(ring.place);
         ring.next(1);
-        float factor[1][2] = {{scales[0], scales[1]}};
-        const bool clear = mask.row == nullptr || (quick && mask.clear());
-        if (quick && first + shape::keys < end) {
-            mask.look(p, first + shape::keys);
+        if (used) {
+            const bool clear = mask.row == nullptr || (quick && mask.clear());
+            if (quick && first + shape::keys < end) {
+                mask.look(p, first + shape::keys);
+            }
+            float factor[1][2] = {{scales[0], scales[1]}};
+            if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
+                limit_rows<shape>(s, factor, p, mask, first, end, column);
+            }
+            wide_soften<shape>(probabilities, s, factor[0], state);
         }
-        if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
-            limit_rows<shape>(s, factor, p, mask, first, end, column);
-        }
-        uint32_t probabilities[1][shape::keys / 8][2];
-        soften_rows<shape>(probabilities, s, factor, state);
         ring.wait_full();
-        const product_operand v = tiles + ring.place * shape::tile_bytes;
-        hold(state.out[0]);
-        products_begin();
-#pragma unroll
-        for (int step = 0; step < shape::keys / 16; step++) {
-            const uint32_t(&x)[2] = probabilities[0][2 * step], (&y)[2] = probabilities[0][2 * step + 1];
-            const uint32_t a[4] = {x[0], x[1], y[0], y[1]};
-            product_64<0>(state.out[0], a, v + step * 2048);
-            product_64<8>(state.out[0], a, v + (step * 2048 + shape::keys * 128));
-        }
-        products_commit();
-        products_wait<0>();
-        hold(state.out[0]);
-        if (lane == 0) {
-            phase_arrive(ring.free + ring.place);
-        }
+        v_place = ring.place;
+        begin_values<shape>(state, probabilities, tiles + v_place * shape::tile_bytes, ones);
         ring.next(1);
+        if (first + shape::keys < end) {
+            ring.wait_full();
+        }
+        begin_scores<shape>(s[0], queries, tiles + ring.place * shape::tile_bytes);
     }
+    products_wait();
+    hold(state.out);
+    hold(state.sum);
     const float sum_unit = exp2_fast(-probability_shift),
                 unit = p.v.format <= KV_TURBO4_TCQ ? sum_unit / code_part : sum_unit * half_weight;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float sum = state.sum[0][i];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (column + 8 * i + g >= p.n_columns) {
             continue;
         }
@@ -182,13 +263,14 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
             ((int64_t) (blockIdx.z * p.n_head_kv + first_head + number) * p.n_columns + column + 8 * i + g) * p.splits +
             blockIdx.x;
         if (t == 0) {
-            *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) = make_float2(state.maximum[0][i], sum * sum_unit);
+            *reinterpret_cast<float2 *>(p.partial_ml + 2 * at) =
+                make_float2(state.reference[i], state.sum[2 * i] * sum_unit);
         }
 #pragma unroll
         for (int c = 0; c < shape::chunks; c++) {
             const int value = c % 4 * 32 + c / 4 * 8 + 2 * t;
             *reinterpret_cast<float2 *>(p.partial + at * shape::head_dim + value) =
-                make_float2(state.out[0][c][2 * i] * unit, state.out[0][c][2 * i + 1] * unit);
+                make_float2(state.out[c][2 * i] * unit, state.out[c][2 * i + 1] * unit);
         }
     }
 }

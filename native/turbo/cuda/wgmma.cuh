@@ -14,14 +14,13 @@
 
 namespace turbo_cuda {
 
-// Where an operand lies: its address, and the bytes from one group of eight rows to the next, 1,024, and from one block of
-// 64 columns to the next (only read where columns run along the rows). Only the low word differs from operand to operand,
-// and it can be counted on.
+// Where an operand lies, groups of eight rows 1,024 bytes apart. Only the low word differs from operand to operand, and it
+// can be counted on.
 struct product_operand {
     uint32_t low;
 
-    static __device__ __forceinline__ product_operand at(const void *shared, uint32_t columns_64 = 0) {
-        return {(shared_address(shared) & 0x3ffffu) >> 4 | (columns_64 >> 4) << 16};
+    static __device__ __forceinline__ product_operand at(const void *shared) {
+        return {(shared_address(shared) & 0x3ffffu) >> 4};
     }
     __device__ __forceinline__ product_operand operator+(uint32_t bytes) const { return {low + (bytes >> 4)}; }
     __device__ __forceinline__ uint64_t word() const {
@@ -36,9 +35,9 @@ static __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fe
 static __device__ __forceinline__ void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most `pending` batches are still at work.
-template <int pending> static __device__ __forceinline__ void products_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+// Until all batches are done.
+static __device__ __forceinline__ void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 // Generic writes to shared memory until here become visible to products.
 static __device__ __forceinline__ void products_see_memory() {
@@ -50,6 +49,9 @@ template <int n> static __device__ __forceinline__ void hold(float (&d)[n][4]) {
     for (int i = 0; i < n; i++) {
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
     }
+}
+static __device__ __forceinline__ void hold(float (&d)[4]) {
+    asm volatile("" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");
 }
 // Registers a thread of this warpgroup may use from here on; the sum over the block stays what it was launched with.
 template <int count> static __device__ __forceinline__ void registers_up() {
@@ -94,6 +96,14 @@ static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint3
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"
                  : TURBO_D16(d, first), TURBO_D16(d, first + 4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
+}
+
+// d[64 x 8] += a[64 x 16] b[16 x 8], of b as of the first kind.
+static __device__ __forceinline__ void product_64(float (&d)[4], const uint32_t (&a)[4], product_operand b) {
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, add, 1, 1, 0;\n}\n"
+                 : TURBO_D4(d)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
 }
 

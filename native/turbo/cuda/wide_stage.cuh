@@ -116,8 +116,10 @@ template <class shape> struct wide_layout {
     uint8_t *base;
 
     __device__ uint8_t *queries(int head) const { return base + head * shape::query_bytes; }
+    // An operand of ones, with which probabilities are added up.
+    __device__ uint8_t *ones(const attend_params &p) const { return queries(p.heads_per_block); }
     __device__ uint8_t *tiles(const attend_params &p, int head) const {
-        return queries(p.heads_per_block) + head * p.tile_buffers * shape::tile_bytes;
+        return ones(p) + 1024 + head * p.tile_buffers * shape::tile_bytes;
     }
     __device__ uint8_t *staged(const attend_params &p) const { return tiles(p, wide_heads); }
     __device__ uint8_t *k_table(const attend_params &p) const {
@@ -145,7 +147,7 @@ template <class shape> struct wide_layout {
     }
     static __host__ size_t bytes(const attend_params &p) {
         const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
-        return (size_t) 1024 + p.heads_per_block * (shape::query_bytes + wide_columns * sizeof(float)) +
+        return (size_t) 2048 + p.heads_per_block * (shape::query_bytes + wide_columns * sizeof(float)) +
                wide_heads * p.tile_buffers * (shape::tile_bytes + 2 * sizeof(uint64_t)) +
                shape::slots * (tile_ring::slot_bytes(p) + 2 * sizeof(uint64_t)) + tables;
     }

@@ -69,6 +69,8 @@ def compile_command(nvcc: str, source: Path, folders: list[Path], architectures:
         "-o",
         str(out),
     ]
+    if source.stem.endswith("_sm90a") and "90" in architectures:
+        architectures = [*architectures, "90a"]  # what only that architecture has
     command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
     return command + [f"-I{folder}" for folder in folders]
 

@@ -27,7 +27,8 @@ CUDA = NATIVE / "turbo" / "cuda"
 TESTS = NATIVE / "tests" / "cuda"
 CPU = NATIVE / "turbo" / "cpu"
 KERNELS = (
-    "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows", "lift", "write",
+    "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows", "attend_wide_sm90a",
+    "lift", "write",
 )  # fmt: skip
 ARCHITECTURES = ("80", "86", "89", "90", "120")
 CPU_FLAGS = {
@@ -68,10 +69,12 @@ def digest() -> str:
     return total.hexdigest()[:16]
 
 
-def flags(architecture: str) -> list[str]:
-    """Compiler flags as the library uses them."""
-    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    return [target, "-O3", "-std=c++17", "-use_fast_math", f"-I{NATIVE}"]
+def flags(architecture: str, name: str = "") -> list[str]:
+    """Compiler flags as the library uses them; a file named *_sm90a is compiled for that in place of sm_90."""
+    special = name.endswith("_sm90a") and architecture == "90"
+    exact = "90a" if special else architecture
+    target = [f"-gencode=arch=compute_{exact},code=sm_{exact}", *(["-DTURBO_SM90A"] if special else [])]
+    return [*target, "-O3", "-std=c++17", "-use_fast_math", f"-I{NATIVE}"]
 
 
 def compile_kernels(build: Path, architecture: str) -> list[Path]:
@@ -82,7 +85,8 @@ def compile_kernels(build: Path, architecture: str) -> list[Path]:
         sources = [*CUDA.glob("*.cuh"), *CUDA.glob("*.h"), CUDA / f"{name}.cu", *TABLES]
         if not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in sources):
             print(f"compiling {name}.cu for sm_{architecture}", flush=True)
-            if run([nvcc(), *flags(architecture), "-c", str(CUDA / f"{name}.cu"), "-o", str(target)]).returncode != 0:
+            command = [nvcc(), *flags(architecture, name), "-c", str(CUDA / f"{name}.cu"), "-o", str(target)]
+            if run(command).returncode != 0:
                 sys.exit(f"gpu_check: {name}.cu does not compile for sm_{architecture}")
         objects.append(target)
     return objects

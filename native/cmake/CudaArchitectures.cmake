@@ -8,3 +8,13 @@ function(turbo_check_cuda_architectures)
         endif()
     endforeach()
 endfunction()
+
+# Whether compute capability 9.0 is among the architectures: as 90, or in a list of all.
+function(turbo_wants_sm90a out)
+    set(${out} OFF PARENT_SCOPE)
+    foreach (architecture ${ARGN})
+        if (architecture MATCHES "^(90|90a)(-real|-virtual)?$" OR architecture MATCHES "^all")
+            set(${out} ON PARENT_SCOPE)
+        endif()
+    endforeach()
+endfunction()

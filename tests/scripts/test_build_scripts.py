@@ -186,6 +186,9 @@ def test_compile_command_names_every_architecture(tmp_path: Path) -> None:
     assert f"-I{tmp_path}" in command
     assert "-gencode=arch=compute_80,code=sm_80" in command
     assert "-gencode=arch=compute_120,code=sm_120" in command
+    special = check_cuda.compile_command("nvcc", tmp_path / "a_sm90a.cu", [], ["80", "90"], tmp_path / "a.o")
+    assert "-gencode=arch=compute_90a,code=sm_90a" in special
+    assert "-gencode=arch=compute_80,code=sm_80" in special
 
 
 def test_cublas_headers_come_from_the_toolkit_or_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,8 +192,11 @@ static bool use_wide(const attend_args &args, int columns, attend_way way) {
     if (!args.warpgroups || columns <= 8 || args.head_dim != 128 || args.block != 128) {
         return false;
     }
-    // One row is left to the kernel that takes it from where it is being encoded.
-    return way == attend_way::wide || (way == attend_way::best && args.n_rows > 1 && args.n_kv >= 2048);
+    if (way != attend_way::best) {
+        return way == attend_way::wide;
+    }
+    // One row is left to the kernel that takes it from where it is being encoded. Others: measured on an H200.
+    return args.n_rows > 1 && args.n_kv >= (columns <= 32 && scalar_family(args) ? 4096 : 2048);
 }
 
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {

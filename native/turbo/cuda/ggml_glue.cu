@@ -86,6 +86,7 @@ static attend_args make_attend(int device, const ggml_tensor *dst) {
     a.scale = params.scale, a.soft_cap = params.soft_cap;
     a.multiprocessors = ggml_cuda_info().devices[device].nsm;
     a.shared_limit = ggml_cuda_info().devices[device].smpbo;
+    a.warpgroups = attend_wide_compiled() && ggml_cuda_info().devices[device].cc == GGML_CUDA_CC_HOPPER;
     a.clusters = ggml_cuda_highest_compiled_arch(ggml_cuda_info().devices[device].cc) >= GGML_CUDA_CC_HOPPER;
     return a;
 }

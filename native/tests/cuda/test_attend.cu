@@ -44,7 +44,6 @@ static std::vector<uint16_t> make_mask(std::mt19937 &rng, const attend_case &c) 
     return mask;
 }
 
-// Relative error of one case; NaN if the launch failed.
 // Relative error of the output; `shared`: tiles were unpacked to f16 for several warps.
 static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDeviceProp &device, bool &shared) {
     std::vector<uint8_t> k, v;

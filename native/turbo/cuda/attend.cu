@@ -159,14 +159,15 @@ static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan)
            tables + 16;
 }
 
-// Many columns, warpgroup products: two heads a thread block. False where the cache is too short to be shared out, tokens
-// cannot be fetched whole, or there is no room.
+// Many columns, warpgroup products: two heads a thread block. False where the cache is too short to be shared out,
+// tokens cannot be fetched whole, or there is no room.
 static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
     plan = {};
     plan.wide = true, plan.heads_per_block = 2, plan.tiles = 1, plan.slices = 2, plan.warps_per_head = 4;
     for (int heads = 2; heads > 0; heads--) {
         plan.heads_per_block = heads;
-        if (args.n_head_kv % heads == 0 && !stages_rows(args, plan) && wide_block_bytes(args, plan) <= args.shared_limit) {
+        if (args.n_head_kv % heads == 0 && !stages_rows(args, plan) &&
+            wide_block_bytes(args, plan) <= args.shared_limit) {
             break;
         }
         if (heads == 1) {

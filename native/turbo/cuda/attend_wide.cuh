@@ -1,10 +1,10 @@
-// Attention of many columns (query heads x rows of a KV head) with warpgroup products: short batches over a long cache, on
-// sm_90a.
+// Attention of many columns (query heads x rows of a KV head) with warpgroup products: short batches over a long cache,
+// on sm_90a.
 //
-// A thread block has two KV heads and 64 columns of each. Four warpgroups unpack tiles of K and V to f16 in shared memory; two
-// multiply, each for a head, whose output they accumulate over the whole share of the cache, so nothing is merged before
-// the thread blocks along the cache are. Scores have the columns as rows of the product: probabilities stay in registers
-// as the operand of the second one.
+// A thread block has two KV heads and 64 columns of each. Four warpgroups unpack tiles of K and V to f16 in shared
+// memory; two multiply, each for a head, whose output they accumulate over the whole share of the cache, so nothing is
+// merged before the thread blocks along the cache are. Scores have the columns as rows of the product: probabilities
+// stay in registers as the operand of the second one.
 
 #pragma once
 
@@ -18,9 +18,9 @@ namespace turbo_cuda {
 #ifdef TURBO_WARPGROUP_PRODUCTS
 
 // Unpack one head's share of the cache, K or V, tile by tile. The first of all threads that do also fetches.
-template <class shape> static __device__ __forceinline__ void
-wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_head, int begin, int end, int number,
-            bool value) {
+template <class shape>
+static __device__ __forceinline__ void wide_unpack(const attend_params &p, const wide_layout<shape> &layout,
+                                                   int first_head, int begin, int end, int number, bool value) {
     const int thread = threadIdx.x - wide_heads * warpgroup, warp = threadIdx.x / 32 % 4;
     wide_stage<shape::slots> staged = layout.stage(p);
     if (!p.inputs_ready) {
@@ -75,17 +75,18 @@ wide_unpack(const attend_params &p, const wide_layout<shape> &layout, int first_
     });
 }
 
-// Running state of a warp's columns g and g + 8: the reference of their probabilities, what these add up to (all of a column's
-// four lanes, twice), and the output, as rows_state has it.
+// Running state of a warp's columns g and g + 8: the reference of their probabilities, what these add up to (all of a
+// column's four lanes, twice), and the output, as rows_state has it.
 template <class shape> struct wide_state {
     float reference[2], sum[4], out[shape::chunks][4];
 };
 
 // Scores times `factor` become probabilities (probability_shift, most_growth: as in rows_tile.cuh). Nearly always the
 // reference stays, so they are made with it first; if one comes out too large, it is moved and they are made again.
-template <class shape> static __device__ __forceinline__ void
-wide_soften(uint32_t (&p)[shape::keys / 8][2], const float (&s)[1][shape::keys / 8][4], const float (&factor)[2],
-            wide_state<shape> &state) {
+template <class shape> static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8][2],
+                                                                          const float (&s)[1][shape::keys / 8][4],
+                                                                          const float (&factor)[2],
+                                                                          wide_state<shape> &state) {
     auto soften = [&]() {
         __half2 top = __float2half2_rn(0.0f);
 #pragma unroll
@@ -124,8 +125,8 @@ wide_soften(uint32_t (&p)[shape::keys / 8][2], const float (&s)[1][shape::keys /
 }
 
 // The scores of a tile of K, begun.
-template <class shape> static __device__ __forceinline__ void
-begin_scores(float (&s)[shape::keys / 8][4], product_operand queries, product_operand k) {
+template <class shape> static __device__ __forceinline__ void begin_scores(float (&s)[shape::keys / 8][4],
+                                                                           product_operand queries, product_operand k) {
     products_begin();
 #pragma unroll
     for (int step = 0; step < 8; step++) {
@@ -136,9 +137,9 @@ begin_scores(float (&s)[shape::keys / 8][4], product_operand queries, product_op
 }
 
 // Its part of the output, begun.
-template <class shape> static __device__ __forceinline__ void
-begin_values(wide_state<shape> &state, const uint32_t (&p)[shape::keys / 8][2], product_operand v,
-             product_operand ones) {
+template <class shape> static __device__ __forceinline__ void begin_values(wide_state<shape> &state,
+                                                                           const uint32_t (&p)[shape::keys / 8][2],
+                                                                           product_operand v, product_operand ones) {
     hold(state.out);
     hold(state.sum);
     products_begin();
@@ -153,9 +154,9 @@ begin_values(wide_state<shape> &state, const uint32_t (&p)[shape::keys / 8][2], 
 }
 
 // Products of one head with its tiles; the result goes to the partial ones.
-template <class shape> static __device__ __forceinline__ void
-wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int first_head, int first_column, int begin,
-              int end, int number) {
+template <class shape>
+static __device__ __forceinline__ void wide_multiply(const attend_params &p, const wide_layout<shape> &layout,
+                                                     int first_head, int first_column, int begin, int end, int number) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int column = first_column + 16 * warp; // the warp's first one
     if (number >= p.heads_per_block) {
@@ -164,21 +165,19 @@ wide_multiply(const attend_params &p, const wide_layout<shape> &layout, int firs
     if (!p.inputs_ready) {
         wait_for_previous_kernel();
     }
-    prepare_columns<shape>(p, first_head + number, 1, first_column, wide_columns, wide_columns,
-                           threadIdx.x % warpgroup / 16, warpgroup / 16,
-                           [&](int, int in_head, const auto &x, float factor, float scale) {
-                               const int value = lane % 16 * 8, chunk = value % 32 / 8 * 4 + value / 32; // its 16 bytes
-                               uint8_t *to = layout.queries(number) + chunk / 8 * wide_columns * 128 + in_head * 128 +
-                                             ((chunk % 8 ^ in_head % 8) << 4);
-                               *reinterpret_cast<uint4 *>(to) =
-                                   make_uint4(two_halves(x[0][0] * factor, x[0][1] * factor),
-                                              two_halves(x[0][2] * factor, x[0][3] * factor),
-                                              two_halves(x[0][4] * factor, x[0][5] * factor),
-                                              two_halves(x[0][6] * factor, x[0][7] * factor));
-                               if (lane % 16 == 0) {
-                                   layout.scales(p, number)[in_head] = scale;
-                               }
-                           });
+    prepare_columns<shape>(
+        p, first_head + number, 1, first_column, wide_columns, wide_columns, threadIdx.x % warpgroup / 16,
+        warpgroup / 16, [&](int, int in_head, const auto &x, float factor, float scale) {
+            const int value = lane % 16 * 8, chunk = value % 32 / 8 * 4 + value / 32; // its 16 bytes
+            uint8_t *to = layout.queries(number) + chunk / 8 * wide_columns * 128 + in_head * 128 +
+                          ((chunk % 8 ^ in_head % 8) << 4);
+            *reinterpret_cast<uint4 *>(to) = make_uint4(
+                two_halves(x[0][0] * factor, x[0][1] * factor), two_halves(x[0][2] * factor, x[0][3] * factor),
+                two_halves(x[0][4] * factor, x[0][5] * factor), two_halves(x[0][6] * factor, x[0][7] * factor));
+            if (lane % 16 == 0) {
+                layout.scales(p, number)[in_head] = scale;
+            }
+        });
     for (int i = threadIdx.x % warpgroup; i < 256; i += warpgroup) {
         reinterpret_cast<uint32_t *>(layout.ones(p))[i] = half2_bits(__float2half2_rn(1.0f));
     }
@@ -286,8 +285,7 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     const int first_head = head_chunk * p.heads_per_block;
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * wide_columns;
     const int split = blockIdx.x, first_unit = split * p.split_units + min(split, p.split_rest);
-    const int begin = 16 * first_unit,
-              end = min(begin + 16 * (p.split_units + (split < p.split_rest ? 1 : 0)), p.n_kv);
+    const int begin = 16 * first_unit, end = min(begin + 16 * (p.split_units + (split < p.split_rest ? 1 : 0)), p.n_kv);
     if (threadIdx.x == 0) {
         layout.stage(p).init_barriers();
         for (int i = 0; i < wide_heads; i++) {

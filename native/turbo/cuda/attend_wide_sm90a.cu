@@ -1,5 +1,5 @@
-// Launching the attention of many columns with warpgroup products. TURBO_SM90A says that this file is compiled for sm_90a;
-// otherwise it is never chosen.
+// Launching the attention of many columns with warpgroup products. TURBO_SM90A says that this file is compiled for
+// sm_90a; otherwise it is never chosen.
 
 #include "attend_launch.cuh"
 #include "attend_wide.cuh"
@@ -36,8 +36,7 @@ bool attend_wide_compiled() {
 #endif
 }
 
-template <int keys, int slots>
-static bool fits(const attend_params &params, const attend_args &args, int depth) {
+template <int keys, int slots> static bool fits(const attend_params &params, const attend_args &args, int depth) {
     attend_params p = params;
     return place_tiles<wide_shape<keys, slots>>(p, depth) <= args.shared_limit;
 }

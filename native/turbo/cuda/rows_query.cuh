@@ -36,9 +36,8 @@ rotate_column(float (&x)[shape::blocks][shape::block_values / 16], bool rotate) 
 }
 
 // Store a rotated query as f16, relative to its largest value, as an operand.
-template <class shape>
-static __device__ __forceinline__ void store_column(const float (&x)[shape::blocks][shape::block_values / 16],
-                                                    float factor, uint8_t *queries, int column) {
+template <class shape> static __device__ __forceinline__ void
+store_column(const float (&x)[shape::blocks][shape::block_values / 16], float factor, uint8_t *queries, int column) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15;
 #pragma unroll
@@ -56,12 +55,13 @@ static __device__ __forceinline__ void store_column(const float (&x)[shape::bloc
     }
 }
 
-// Queries of `columns` columns each of several KV heads, by half warps `half` of `halves`. Column i of `total` is column
-// i % columns of the head number i / columns, which is first_head + number * head_step. store(number, column, x, factor,
-// scale) puts x times `factor` where the products want it; a unit of a score then counts `scale`.
-template <class shape, class store_type> static __device__ __forceinline__ void
-prepare_columns(const attend_params &p, int first_head, int head_step, int first_column, int columns, int total,
-                int half, int halves, const store_type &store) {
+// Queries of `columns` columns each of several KV heads, by half warps `half` of `halves`. Column i of `total` is
+// column i % columns of the head number i / columns, which is first_head + number * head_step. store(number, column, x,
+// factor, scale) puts x times `factor` where the products want it; a unit of a score then counts `scale`.
+template <class shape, class store_type>
+static __device__ __forceinline__ void prepare_columns(const attend_params &p, int first_head, int head_step,
+                                                       int first_column, int columns, int total, int half, int halves,
+                                                       const store_type &store) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;

@@ -1,10 +1,11 @@
 // Unpacking a staged tile of K or V to f16 in shared memory, for many columns to use (attend_rows.cuh).
 //
 // What reads it decides where a lane's chunks go (lane_chunks of its shape). For warps that multiply on their own
-// (attend_rows.cuh), a token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of each block, the
-// chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16 bytes at a time,
-// and as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by a mask of the
-// token, so that neither this nor reading a column of chunks (the transposed operand) meets bank conflicts.
+// (attend_rows.cuh), a token is a row of head_dim halves in chunks of eight. Lane 4g+t of a warp writes token g and, of
+// each block, the chunks i*4+t, which hold the units 2i and 2i+1 of its quarter t (decode.cuh): so a lane stores 16
+// bytes at a time, and as a tensor-core operand reads them back the same way. Within a row the chunks are exchanged by
+// a mask of the token, so that neither this nor reading a column of chunks (the transposed operand) meets bank
+// conflicts.
 
 #pragma once
 
@@ -23,7 +24,7 @@ static __device__ __forceinline__ int chunk_mask(int token) {
 // The chunks 4i + t of a token for a constant i: two bases, so that the rest of the address is a constant.
 template <int head_dim> struct quarter_chunks {
     static constexpr int eight_rows = 8 * head_dim * 2; // bytes
-    int row; // the lane's token of eight
+    int row;                                            // the lane's token of eight
     uint32_t even, odd;
 
     __device__ __forceinline__ quarter_chunks(int token, int t) : row(token) {
@@ -39,8 +40,8 @@ struct code_halves {
     register_table<3> constants; // the upper bytes, code_part, and what 1024 + 128 make of it
 
     __device__ __forceinline__ code_halves() {
-        constants.set({0x64646464u, half2_bits(__float2half2_rn(code_part)),
-                       half2_bits(__float2half2_rn(-1152.0f * code_part))});
+        constants.set(
+            {0x64646464u, half2_bits(__float2half2_rn(code_part)), half2_bits(__float2half2_rn(-1152.0f * code_part))});
     }
     __device__ __forceinline__ void operator()(uint32_t bytes, __half2 scale, uint32_t &u0, uint32_t &u1) const {
         const __half2 part = as_half2(constants.entry[1]), offset = as_half2(constants.entry[2]);
@@ -51,8 +52,8 @@ struct code_halves {
     }
 };
 
-// Unpacks the tokens 8i to 8i + 7 of a tile of codes, a token's quarter a lane. `count` tokens of the tile are real, the
-// others become zeros. rows and block_bytes as for tile_scores.
+// Unpacks the tokens 8i to 8i + 7 of a tile of codes, a token's quarter a lane. `count` tokens of the tile are real,
+// the others become zeros. rows and block_bytes as for tile_scores.
 template <class reader, class shape> struct code_unpacker {
     reader codes;
     code_halves to_halves;

@@ -1,8 +1,9 @@
 // Products of a warpgroup (wgmma, sm_90a): 128 threads multiply 64 rows with operands in shared memory, asynchronously.
 //
-// Accumulators are those of four warps with 16 rows each: d[n][i] of a lane is row lane / 4 (i < 2) or lane / 4 + 8, column
-// 8n + 2 (lane % 4) + (i & 1), as with mma_f16. Operands in shared memory lie in rows of 128 bytes whose 16-byte chunks are
-// exchanged by the row's last three bits (the hardware's 128-byte swizzle); blocks of such rows begin at a multiple of 1,024.
+// Accumulators are those of four warps with 16 rows each: d[n][i] of a lane is row lane / 4 (i < 2) or lane / 4 + 8,
+// column 8n + 2 (lane % 4) + (i & 1), as with mma_f16. Operands in shared memory lie in rows of 128 bytes whose 16-byte
+// chunks are exchanged by the row's last three bits (the hardware's 128-byte swizzle); blocks of such rows begin at a
+// multiple of 1,024.
 
 #pragma once
 
@@ -14,8 +15,8 @@
 
 namespace turbo_cuda {
 
-// Where an operand lies, groups of eight rows 1,024 bytes apart. Only the low word differs from operand to operand, and it
-// can be counted on.
+// Where an operand lies, groups of eight rows 1,024 bytes apart. Only the low word differs from operand to operand, and
+// it can be counted on.
 struct product_operand {
     uint32_t low;
 
@@ -31,7 +32,9 @@ struct product_operand {
 
 #ifdef TURBO_WARPGROUP_PRODUCTS
 // Before the first product of a batch: registers written until here are read by it.
-static __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void products_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 static __device__ __forceinline__ void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -81,13 +84,12 @@ static __device__ __forceinline__ void product_64(float (&d)[8][4], product_oper
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "%32, %33, add, 1, 1, 0, 0;\n}\n"
-                 : TURBO_D16(d, 0),
-                   TURBO_D16(d, 4)
+                 : TURBO_D16(d, 0), TURBO_D16(d, 4)
                  : "l"(a.word()), "l"(b.word()), "r"((int) add));
 }
 
-// Columns `first` * 8 to + 63 of d[64 x 128] += a[64 x 16] b[16 x 64]: a in registers, as for mma_f16; columns of b run across
-// its rows. (All 128 at once would make 94 registers the least that a kernel can be launched with.)
+// Columns `first` * 8 to + 63 of d[64 x 128] += a[64 x 16] b[16 x 64]: a in registers, as for mma_f16; columns of b run
+// across its rows. (All 128 at once would make 94 registers the least that a kernel can be launched with.)
 template <int first>
 static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint32_t (&a)[4], product_operand b) {
     asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
@@ -101,10 +103,11 @@ static __device__ __forceinline__ void product_64(float (&d)[16][4], const uint3
 
 // d[64 x 8] += a[64 x 16] b[16 x 8], of b as of the first kind.
 static __device__ __forceinline__ void product_64(float (&d)[4], const uint32_t (&a)[4], product_operand b) {
-    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, add, 1, 1, 0;\n}\n"
-                 : TURBO_D4(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, add, 1, 1, 0;\n}\n"
+        : TURBO_D4(d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
 }
 
 #undef TURBO_D16

@@ -1,4 +1,5 @@
-// Attention of many columns with warpgroup products (attend_wide.cuh): its shape, its ring of unpacked tiles, and shared memory.
+// Attention of many columns with warpgroup products (attend_wide.cuh): its shape, its ring of unpacked tiles, and
+// shared memory.
 
 #pragma once
 
@@ -31,7 +32,8 @@ template <int keys> struct swizzled_chunks {
 
 // Heads of 128, one a multiplying warpgroup; tiles of `keys` tokens, `slots` of them staged. A warp has 16 columns.
 template <int keys_, int slots_> struct wide_shape {
-    static constexpr int keys = keys_, slots = slots_, blocks = 1, tiles = 1, values_per_lane = 32, parts = 4, block_values = 128;
+    static constexpr int keys = keys_, slots = slots_, blocks = 1, tiles = 1, values_per_lane = 32, parts = 4,
+                         block_values = 128;
     static constexpr int head_dim = 128, chunks = head_dim / 8, columns = 16;
     static constexpr int tile_bytes = keys * head_dim * 2; // of K or V of a head, unpacked
     static constexpr int query_bytes = wide_columns * head_dim * 2;
@@ -63,8 +65,8 @@ struct wide_ring {
 #endif
 };
 
-// Staged tiles, K and V together: fetched by one thread, read by all that unpack. Tokens lie in the cache as they are staged.
-// Rows that the launch before may be writing are waited for, and only then.
+// Staged tiles, K and V together: fetched by one thread, read by all that unpack. Tokens lie in the cache as they are
+// staged. Rows that the launch before may be writing are waited for, and only then.
 template <int slots> struct wide_stage {
     uint8_t *base;
     uint64_t *arrived, *released; // [slots] each

@@ -54,7 +54,8 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
 
 // The queries of all columns of the thread block.
 template <class shape> static __device__ __forceinline__ void
-prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column) {
+prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column, int first_run,
+                int n_runs) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, columns = p.warps_per_head * shape::columns;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;
@@ -92,6 +93,12 @@ prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int fi
         for (int d = 0; d < depth; d++) {
             const int i = start + d * rows_warps * 2, head_kv = i / columns, in_head = i - head_kv * columns;
             if (i < total) { // the same for a warp: both are even or odd
+                if (p.run_room > 0) {
+                    static_assert(shape::blocks == 1, "one product a column");
+                    const int row = rows_layout<shape>::scale_row(p);
+                    run_products<n>(x[d][0], p, (first_head + head_kv) * shape::head_dim + lane * n, first_run, n_runs,
+                                    layout.scales(p, head_kv) + row + in_head, row);
+                }
                 prepare_column<shape>(x[d], rotate, unit, layout.queries(p, head_kv), layout.scales(p, head_kv),
                                       in_head);
             }

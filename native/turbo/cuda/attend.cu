@@ -294,6 +294,7 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
+    p.bends = args.runs.rows != nullptr || args.soft_cap != 0.0f;
     if (plan.warps_per_head > 0) {
         return attend_rows(p, args, plan, stream);
     }

@@ -72,55 +72,6 @@ static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][sha
     }
 }
 
-// Soft cap, mask and the end of the cache for the tile that begins at token `first`; `pairs` as from mask_reader.
-template <class shape>
-static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
-                                                    const mask_reader &mask, uint32_t pairs, int first,
-                                                    int first_column) {
-    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    if (p.soft_cap != 0.0f) {
-#pragma unroll
-        for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
-            float &x = (&s[0][0][0])[i];
-            x = p.soft_cap * tanhf(x);
-        }
-    }
-    if (mask.ahead) { // most tiles of a long cache are not masked at all
-        if (!__any_sync(0xffffffffu, pairs != 0)) {
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * shape::slices; i++) {
-            const uint32_t pair = __shfl_sync(0xffffffffu, pairs, 4 * i + (g >> 1));
-            const float bias = log2_e * __half2float(__ushort_as_half((unsigned short) (g & 1 ? pair >> 16 : pair)));
-#pragma unroll
-            for (int n = 0; n < shape::tiles; n++) {
-                s[i / 2][n][i % 2 * 2] += bias;
-                s[i / 2][n][i % 2 * 2 + 1] += bias;
-            }
-        }
-        return;
-    }
-    if (mask.row != nullptr) {
-        const int first_row = p.by_gqa.divide(first_column), rest = p.n_kv - first;
-#pragma unroll
-        for (int n = 0; n < shape::tiles; n++) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
-                const __half *at =
-                    reinterpret_cast<const __half *>(mask.row +
-                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
-                    first;
-#pragma unroll
-                for (int i = 0; i < 2 * shape::slices; i++) {
-                    s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
-                }
-            }
-        }
-    }
-}
-
 // Scores become probabilities relative to the tile's own maximum; weight is what the tile counts in the running output.
 // Returns false if every score of the tile is masked.
 template <class shape>
@@ -357,6 +308,61 @@ static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape:
     }
 }
 
+// Runs, soft cap and mask for the tile that begins at token `first`; `pairs` as from mask_reader, `scales` those of the
+// warp's head.
+template <class shape>
+static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
+                                                    const mask_reader &mask, uint32_t pairs, int first,
+                                                    int first_column, const float *scales, int first_run) {
+    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+    if (p.bends) { // asked once: what follows the products is not to be cut into pieces
+        if (p.run_room > 0) {
+            add_runs<shape>(s, p, scales + shared_layout<shape>::scale_row(p), first_run, first);
+        }
+        if (p.soft_cap != 0.0f) {
+#pragma unroll
+            for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
+                float &x = (&s[0][0][0])[i];
+                x = p.soft_cap * tanhf(x);
+            }
+        }
+    }
+    if (mask.ahead) { // most tiles of a long cache are not masked at all
+        if (!__any_sync(0xffffffffu, pairs != 0)) {
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * shape::slices; i++) {
+            const uint32_t pair = __shfl_sync(0xffffffffu, pairs, 4 * i + (g >> 1));
+            const float bias = log2_e * __half2float(__ushort_as_half((unsigned short) (g & 1 ? pair >> 16 : pair)));
+#pragma unroll
+            for (int n = 0; n < shape::tiles; n++) {
+                s[i / 2][n][i % 2 * 2] += bias;
+                s[i / 2][n][i % 2 * 2 + 1] += bias;
+            }
+        }
+        return;
+    }
+    if (mask.row != nullptr) {
+        const int first_row = p.by_gqa.divide(first_column), rest = p.n_kv - first;
+#pragma unroll
+        for (int n = 0; n < shape::tiles; n++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
+                const __half *at =
+                    reinterpret_cast<const __half *>(mask.row +
+                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
+                    first;
+#pragma unroll
+                for (int i = 0; i < 2 * shape::slices; i++) {
+                    s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
+                }
+            }
+        }
+    }
+}
+
 // Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The
 // first unit of each warp is loaded when the object is made and used when it is prepared.
 template <class shape> struct query_loader {
@@ -439,10 +445,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         ring.fetch(p.k, k, next, next_count);
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales);
         ring.release();
-        if (p.run_room > 0) {
-            add_runs<shape>(s, p, scales + shared_layout<shape>::scale_row(p), *layout.first_run(), first);
-        }
-        limit_scores<shape>(s, p, mask, pairs, first, first_column);
+        limit_scores<shape>(s, p, mask, pairs, first, first_column, scales, *layout.first_run());
         const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, next);
         const tile_limits limits = {end - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};

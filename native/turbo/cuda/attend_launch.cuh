@@ -61,7 +61,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
                          shared_layout<shape>::run_bytes(p);
     const size_t shared_limit = args.shared_limit;
     const size_t parked = shared_layout<shape>::parked_bytes(p, 1);
-    if (fixed + group > shared_limit || header + parked > shared_limit) {
+    if (fixed + group > shared_limit || header + parked > shared_limit || (p.cluster && !shape::in_clusters)) {
         return cudaErrorInvalidConfiguration;
     }
     p.groups =

@@ -223,7 +223,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int first_run = p.runs.run_of(16 * first_unit),
               n_runs = runs_touched(p, first_run, 16 * (first_unit + units));
     if (p.run_room > 0) {
-        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs, warps * 32);
+        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs, warps);
     }
 
     // Queries and mask go first: they are on the critical path, and often nothing has to be waited for. Where something
@@ -318,7 +318,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     }
     __syncthreads();
     merge_groups<shape>(p, layout, first_head, first_column, warps);
-    if (p.cluster) {
+    if (shape::in_clusters && p.cluster) {
         merge_cluster<shape>(p, layout, first_head, first_column, warps);
     }
 }

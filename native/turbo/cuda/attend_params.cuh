@@ -58,6 +58,7 @@ struct attend_params {
     stage_params k, v;
     run_rows runs;
     int run_room; // runs of a head for which a thread block has room (run_products.cuh); 0: keys lack none
+    int bends;    // scores are more than products: there are runs, or a soft cap
     const char *mask;
     int64_t mask_stride_row, mask_stride_stream;
     const float *sinks;
@@ -104,6 +105,8 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
+    // Short caches only, which are cut into few tokens at a time (attend_make_plan): the others do without the code.
+    static constexpr bool in_clusters = slices_ == (tiles_ > 1 && blocks_ == 1 ? 2 : 1);
     // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
     static constexpr int look_up = family == family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ) && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;

@@ -22,13 +22,17 @@ static inline int most_runs(const key_runs &runs, int tokens) {
     return runs.rows == nullptr ? 0 : runs.cells_each == 0 ? 1 : (tokens + longest_tile) / runs.cells_each + 2;
 }
 
-// Ask for the rows early: they come from device memory, and nobody writes them. By all threads of a block.
+// Ask for the rows early: they come from device memory, and nobody writes them. By all warps of a block, a run each.
 static __device__ __forceinline__ void prefetch_runs(const attend_params &p, int first_value, int values, int first_run,
-                                                     int n_runs, int threads) {
-    const int lines = values * (int) sizeof(__half) / 128; // heads are multiples of 64
-    for (int i = threadIdx.x; i < n_runs * lines; i += threads) {
-        const int run = i / lines;
-        prefetch_l2(p.runs.row(first_run + run) + first_value * sizeof(__half) + (i - run * lines) * 128);
+                                                     int n_runs, int warps) {
+    const int end = values * (int) sizeof(__half); // heads are multiples of 64 values, which is a line
+#pragma unroll 1
+    for (int run = threadIdx.x / 32; run < n_runs; run += warps) {
+        const char *row = p.runs.row(first_run + run) + first_value * sizeof(__half);
+#pragma unroll 1
+        for (int at = (threadIdx.x & 31) * 128; at < end; at += 32 * 128) {
+            prefetch_l2(row + at);
+        }
     }
 }
 

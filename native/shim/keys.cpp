@@ -103,6 +103,7 @@ int32_t turbo_keys_calibrate(turbo_model * model, const int32_t * tokens, int32_
             n_threads > 0 ? n_threads : (int32_t) std::max(1u, std::thread::hardware_concurrency());
         params.type_k = params.type_v = GGML_TYPE_F16;
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;  // queries are read from its node
+        params.op_offload = false;  // a layer's keys come straight from its RoPE, not as a copy from another device
         params.cb_eval = turbo_key_stats::observe;
         params.cb_eval_user_data = &stats;
         turbo_log_mark();

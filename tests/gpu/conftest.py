@@ -24,12 +24,6 @@ def cuda_is_there() -> None:
     assert "gpu" in kinds, f"no GPU is usable: {_native.load_report()}"
 
 
-@pytest.fixture(autouse=True)
-def one_centre(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides store the same keys: on the CPU too they have one centre, which a GPU's always have."""
-    monkeypatch.setenv("TURBO_CENTER_RUNS", "0")
-
-
 @pytest.fixture
 def probe(tiny_model: Callable[..., Path]) -> Callable[..., str]:
     """`probe(code, head_dim=64, ...)`: run the code in a fresh process; its stdout, stripped."""

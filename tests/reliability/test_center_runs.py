@@ -254,7 +254,7 @@ def test_state_of_runs_is_no_state_of_one_centre(open_model: Open) -> None:
         assert state.fingerprint(ctx)["key_runs"] == "0-1 one centre"
 
 
-def test_runs_can_be_refused_so_that_state_fits_a_gpu(open_model: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_can_be_refused(open_model: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     model = open_model()
     monkeypatch.setenv("TURBO_CENTER_RUNS", "0")
     with model.context(512, kv="turbo3", n_threads=1) as ctx:

@@ -28,7 +28,8 @@ static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pat
 }
 
 static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices,
-                  int heads_per_block, int splits, double read_rate, attend_way way = attend_way::best) {
+                  int heads_per_block, int splits, double read_rate, attend_way way = attend_way::best,
+                  bool centres_of_runs = false) {
     std::mt19937 rng(1);
     const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv,
                  k_bytes = token * n_kv;
@@ -57,6 +58,12 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
     a.head_dim = shape.head_dim, a.block = 128, a.n_head = shape.n_head, a.n_head_kv = shape.n_head_kv, a.n_rows = rows,
     a.n_streams = 1, a.n_kv = n_kv;
     a.scale = 1.0f / std::sqrt((float) shape.head_dim);
+    const int cells = run_length(n_kv), values = shape.n_head_kv * shape.head_dim;
+    device_buffer<uint16_t> centres((size_t) shape.layers * ((n_kv + cells - 1) / cells + 1) * values);
+    CHECK(cudaMemset(centres.data, 0, centres.count * 2));
+    if (centres_of_runs) { // the plan asks for them
+        a.runs = runs_of_layer(centres, 0, shape.layers, n_kv, cells, values);
+    }
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
@@ -70,23 +77,30 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         [&](cudaStream_t stream) {
             for (int i = 0; i < shape.layers; i++) {
                 a.k.data = (const char *) cache.data + i * layer, a.v.data = a.k.data + k_bytes;
+                if (centres_of_runs) {
+                    a.runs = runs_of_layer(centres, i, shape.layers, n_kv, cells, values);
+                }
                 CHECK(attend(a, plan, stream));
             }
         },
         15);
     const double us = t.median_us / shape.layers, floor_us = layer / read_rate * 1e6;
     printf(
-        "%-14s %-10s %-10s n_kv %6d rows %2d%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
+        "%-14s %-10s %-10s n_kv %6d rows %2d%s%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
         "%3.0f %%\n",
-        shape.name, format_name(format), format_name(format_v), n_kv, rows, plan.wide ? " wide" : plan.warps_per_head > 0 ? " team" : "",
+        shape.name, format_name(format), format_name(format_v), n_kv, rows,
+        plan.wide                 ? " wide"
+        : plan.warps_per_head > 0 ? " team"
+                                  : "",
+        centres_of_runs ? " runs" : "",
         plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us,
         100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"slices\":%d,"
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"runs\":%d,\"slices\":%d,"
             "\"hpb\":%d,"
             "\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
             first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
-            plan.warps_per_head > 0, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
+            plan.warps_per_head > 0, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
             t.high_us / shape.layers, floor_us);
     first_row = false;
 }
@@ -141,6 +155,19 @@ int main(int argc, char **argv) {
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
     if (argc > 2 && strcmp(argv[2], "rows") == 0) {
         bench_rows(json, qwen, rate);
+        fprintf(json, "\n]\n");
+        fclose(json);
+        return 0;
+    }
+    if (argc > 2 && strcmp(argv[2], "runs") == 0) { // with and without centres of runs
+        for (int f : {KV_TURBO3, KV_TURBO3_TCQ}) {
+            for (int n_kv : {131072, 32768, 8192, 256}) {
+                for (bool runs : {false, true}) {
+                    bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate, attend_way::best, runs);
+                    bench(json, qwen, f, f, n_kv, 8, 0, 0, 0, rate, attend_way::best, runs);
+                }
+            }
+        }
         fprintf(json, "\n]\n");
         fclose(json);
         return 0;

@@ -15,7 +15,7 @@ static const char *format_name(int f) {
 
 static constexpr int head_dim = 128, n_head = 32, n_head_kv = 4, layers = 48;
 
-static timing run(int format, int n_kv, int rows, bool beside) {
+static timing run(int format, int n_kv, int rows, bool beside, bool centres_of_runs) {
     const size_t head = reference::row_bytes(format, 128, head_dim), token = head * n_head_kv, tensor = token * n_kv;
     std::mt19937 rng(1);
     std::vector<uint8_t> pattern;
@@ -55,6 +55,9 @@ static timing run(int format, int n_kv, int rows, bool beside) {
     a.mask = (const char *) mask.data, a.mask_stride_row = n_kv * 2;
     a.out = out.data, a.head_dim = head_dim, a.block = 128, a.n_head = n_head, a.n_head_kv = n_head_kv;
     a.n_rows = rows, a.n_streams = 1, a.n_kv = n_kv, a.scale = 1.0f / std::sqrt((float) head_dim);
+    const int cells = run_length(n_kv);
+    device_buffer<uint16_t> centres((size_t) layers * ((n_kv + cells - 1) / cells + 1) * values);
+    CHECK(cudaMemset(centres.data, 0, centres.count * 2));
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
@@ -74,6 +77,9 @@ static timing run(int format, int n_kv, int rows, bool beside) {
             for (int i = 0; i < layers; i++) {
                 w[0].target = (char *) cache.data + 2 * i * tensor, w[1].target = w[0].target + tensor;
                 a.k.data = w[0].target, a.v.data = w[1].target;
+                if (centres_of_runs) {
+                    a.runs = w[0].runs = runs_of_layer(centres, i, layers, n_kv, cells, values);
+                }
                 CHECK(write_rows(w[0], &w[1], stream));
                 CHECK(attend(a, plan, stream));
             }
@@ -88,13 +94,18 @@ int main(int argc, char **argv) {
     for (int format = KV_TURBO2; format <= KV_TURBO4_TCQ; format++) {
         for (int n_kv : {256, 32768, 40960, 131072}) {
             for (int rows : {1, 4}) {
-                const timing after = run(format, n_kv, rows, false), beside = run(format, n_kv, rows, true);
-                printf("%-10s n_kv %6d rows %d: attention after the write %6.2f us a layer, beside it %6.2f\n",
-                       format_name(format), n_kv, rows, after.median_us / layers, beside.median_us / layers);
-                fprintf(json, "%s{\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"after_us\":%.3f,\"beside_us\":%.3f}",
-                        first ? "" : ",\n", format_name(format), n_kv, rows, after.median_us / layers,
-                        beside.median_us / layers);
-                first = false;
+                for (bool runs : {false, true}) {
+                    const timing after = run(format, n_kv, rows, false, runs), beside = run(format, n_kv, rows, true, runs);
+                    printf("%-10s n_kv %6d rows %d%s: attention after the write %6.2f us a layer, beside it %6.2f\n",
+                           format_name(format), n_kv, rows, runs ? " runs" : "", after.median_us / layers,
+                           beside.median_us / layers);
+                    fprintf(json,
+                            "%s{\"type\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"runs\":%d,\"after_us\":%.3f,"
+                            "\"beside_us\":%.3f}",
+                            first ? "" : ",\n", format_name(format), n_kv, rows, runs, after.median_us / layers,
+                            beside.median_us / layers);
+                    first = false;
+                }
             }
         }
     }

@@ -58,6 +58,36 @@ inline turbo_cuda::kv_tensor packed_rows(const device_buffer<uint8_t> &data, int
     return x;
 }
 
+// Centres of runs of `cells` cells, the one centre behind them as a cache has it, for keys of `values` values.
+inline std::vector<uint16_t> random_runs(std::mt19937 &rng, int n_kv, int cells, int values) {
+    std::normal_distribution<float> normal(0.0f, 2.0f);
+    std::vector<uint16_t> rows((size_t) ((n_kv + cells - 1) / cells + 1) * values);
+    for (uint16_t &x : rows)
+        x = reference::float_to_half(normal(rng));
+    return rows;
+}
+
+// The same as what the kernels take. Flat: the last row is for all cells.
+inline turbo_cuda::key_runs runs_at(const device_buffer<uint16_t> &rows, int n_kv, int cells, int values, bool flat) {
+    turbo_cuda::key_runs r = {(const char *) rows.data, values * 2, (int) (rows.count / values), cells, n_kv};
+    if (flat) {
+        r.rows += (r.n_rows - 1) * r.stride, r.n_rows = 1, r.cells_each = 0;
+    }
+    return r;
+}
+
+// As turbo_run_length (llama/kv_runs.h) has it.
+inline int run_length(int n_kv) {
+    return 64 * std::min(std::max((n_kv + 8191) / 8192, 1), 4);
+}
+
+// The runs of one of `layers` layers whose tables lie one behind the other.
+inline turbo_cuda::key_runs runs_of_layer(const device_buffer<uint16_t> &tables, int layer, int layers, int n_kv, int cells,
+                                          int values) {
+    const int64_t rows = (int64_t) tables.count / layers / values;
+    return {(const char *) (tables.data + layer * rows * values), values * 2, (int) rows, cells, n_kv};
+}
+
 // Clusters of thread blocks: the device has them and so has the code compiled for it.
 inline bool has_clusters(const cudaDeviceProp &device) {
     const int compiled[] = {__CUDA_ARCH_LIST__};

@@ -13,6 +13,8 @@ struct attend_case {
     int slices = 0, splits = 0;
     bool loud_hidden = false; // values of hidden tokens are huge
     attend_way way = attend_way::best;
+    int run = 0; // cells that share a centre which their keys lack; queries are scaled then, too
+    bool flat = false;
 };
 
 static const char *format_name(int f) {
@@ -29,6 +31,17 @@ static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const k
                               c.block, c.head_dim, &out[(size_t) j * c.head_dim]);
     }
     return out;
+}
+
+// Keys as the graph means them: `rows` as decoded and what they lack.
+static void add_centres(std::vector<double> &rows, const std::vector<uint16_t> &centres, const attend_case &c, int head) {
+    const size_t values = (size_t) c.n_head_kv * c.head_dim, last = centres.size() / values - 1;
+    for (int j = 0; j < c.n_kv; j++) {
+        const uint16_t *centre = &centres[(c.flat ? last : j / c.run) * values + head * c.head_dim];
+        for (int i = 0; i < c.head_dim; i++) {
+            rows[(size_t) j * c.head_dim + i] += reference::half_to_float(centre[i]);
+        }
+    }
 }
 
 static std::vector<uint16_t> make_mask(std::mt19937 &rng, const attend_case &c) {
@@ -77,6 +90,21 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
         }
     }
 
+    std::vector<uint16_t> centres;
+    std::vector<float> q_scale((size_t) c.n_head * c.head_dim, 1.0f);
+    if (c.run > 0) {
+        centres = random_runs(rng, c.n_kv, c.run, c.n_head_kv * c.head_dim);
+        const int group = c.n_head / c.n_head_kv * c.head_dim; // alike within a group
+        for (int i = 0; i < c.n_head * c.head_dim; i++) {
+            const int first = i / group * group + i % c.head_dim;
+            q_scale[i] = i == first ? std::exp(0.3f * normal(rng)) : q_scale[first];
+        }
+    }
+    device_buffer<uint16_t> dcentres(centres.size());
+    device_buffer<float> dq_scale(q_scale.size());
+    if (c.run > 0) {
+        dcentres.upload(centres), dq_scale.upload(q_scale);
+    }
     device_buffer<uint8_t> dk(k.size() + 64), dv(v.size() + 64);
     device_buffer<float> dq(q.size()), dsinks(sinks.size()), out(q.size());
     device_buffer<uint16_t> dmask(mask.size());
@@ -89,6 +117,10 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.q_stride_stream = a.q_stride_row * c.n_rows;
     a.k = packed_rows(dk, c.format_k, c.block, c.head_dim, c.n_head_kv, c.n_kv);
     a.v = packed_rows(dv, c.format_v, c.block, c.head_dim, c.n_head_kv, c.n_kv);
+    if (c.run > 0) {
+        a.runs = runs_at(dcentres, c.n_kv, c.run, c.n_head_kv * c.head_dim, c.flat);
+        a.q_scale = dq_scale.data;
+    }
     a.mask = c.mask ? (const char *) dmask.data : nullptr;
     a.mask_stride_row = c.n_kv * 2, a.mask_stride_stream = a.mask_stride_row * c.n_rows;
     a.sinks = c.sinks ? dsinks.data : nullptr;
@@ -116,12 +148,20 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     std::vector<double> want(c.head_dim);
     for (int s = 0; s < c.n_streams; s++) {
         for (int hk = 0; hk < c.n_head_kv; hk++) {
-            const std::vector<double> kd = decode_head(k, a.k, c, s, hk), vd = decode_head(v, a.v, c, s, hk);
+            std::vector<double> kd = decode_head(k, a.k, c, s, hk);
+            const std::vector<double> vd = decode_head(v, a.v, c, s, hk);
+            if (c.run > 0) {
+                add_centres(kd, centres, c, hk);
+            }
             for (int r = 0; r < c.n_rows; r++) {
                 for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
                     const int h = hk * (c.n_head / c.n_head_kv) + g;
                     const size_t at = (((size_t) s * c.n_rows + r) * c.n_head + h) * c.head_dim;
-                    reference::attention(&q[at], kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
+                    std::vector<float> scaled(c.head_dim);
+                    for (int i = 0; i < c.head_dim; i++) {
+                        scaled[i] = q[at + i] * q_scale[(size_t) h * c.head_dim + i];
+                    }
+                    reference::attention(scaled.data(), kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
                                          c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap,
                                          want.data());
                     for (int i = 0; i < c.head_dim; i++) {
@@ -201,6 +241,14 @@ static std::vector<attend_case> make_cases(bool small) {
         c.mask = false;
         cases.push_back(c);
     }
+    // the same with centres of runs of each length, and with one centre for all cells
+    for (size_t i = 0, n = cases.size(); i < n; i++) {
+        if (small || i % 3 == 0) {
+            cases.push_back(cases[i]);
+            cases.back().run = 64 * (1 + i / 3 % 4);
+            cases.back().flat = i / 3 % 5 == 4;
+        }
+    }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
         const int columns = cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows;
         for (attend_way way : {attend_way::team, attend_way::wide}) {
@@ -230,9 +278,10 @@ int main(int argc, char **argv) {
         total++;
         failed += !ok;
         if (!ok) {
-            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d way %d: %.3g\n",
+            printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d way %d run %d flat %d "
+                   "cap %g sinks %d: %.3g\n",
                    format_name(c.format_k), format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows,
-                   c.n_streams, c.n_kv, c.slices, c.splits, (int) c.way, error);
+                   c.n_streams, c.n_kv, c.slices, c.splits, (int) c.way, c.run, c.flat, c.soft_cap, c.sinks, error);
         }
     }
     printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);

@@ -1,4 +1,5 @@
 // Encoding and decoding on the GPU against the CPU codecs. Exit 1 if anything is off.
+//   keys less the centres of runs: written as if subtracted before, lifted as if added afterwards
 //   blocks written by the GPU: squared error within 0.1 % of the CPU's; decoded bit-equal by both
 //   test_codec [small]     small: few rows, for compute-sanitizer
 
@@ -110,13 +111,95 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     return !ok;
 }
 
+// Two streams of `cells` cells, of which all but three are written, in no order, and all are lifted.
+static int check_runs(int format, int block, int cells, int run, std::mt19937 &rng) {
+    const int heads = 4, head_dim = 128, values = heads * head_dim, rows = 2 * cells - 3;
+    const int head_bytes = reference::row_bytes(format, block, head_dim), row_bytes = head_bytes * heads;
+    const std::vector<float> x = make_rows(rng, rows, values);
+    const std::vector<uint16_t> centres = random_runs(rng, cells, run, values);
+    std::vector<int64_t> ids(2 * cells);
+    for (int i = 0; i < 2 * cells; i++)
+        ids[i] = i;
+    std::shuffle(ids.begin(), ids.end(), rng);
+    ids.resize(rows);
+    device_buffer<float> dx(x.size()), less(x.size()), back((size_t) 2 * cells * values);
+    device_buffer<uint16_t> dcentres(centres.size()), lifted(back.count), added(back.count);
+    device_buffer<int64_t> dids(rows);
+    device_buffer<uint8_t> cache((size_t) 2 * cells * row_bytes), other(cache.count);
+    dx.upload(x), dcentres.upload(centres), dids.upload(ids);
+    cache.upload(std::vector<uint8_t>(cache.count)), other.upload(std::vector<uint8_t>(cache.count));
+    less.poison(), lifted.poison(), added.poison();
+
+    write_tensor w = {};
+    w.source = (const char *) dx.data, w.source_stride[0] = values * 4;
+    w.target = (char *) cache.data, w.target_stride[0] = row_bytes;
+    w.ids = (const char *) dids.data, w.ids_stride[0] = 8, w.ids_ne[0] = w.ids_ne[1] = 1, w.ids_64 = 1;
+    w.format = format, w.block = block, w.row_values = values, w.ne1 = rows, w.ne2 = 1, w.n_rows = rows;
+    w.runs = runs_at(dcentres, cells, run, values, false);
+    CHECK(write_rows(w, nullptr, 0));
+    const run_change change = {dx.data, less.data, values, values, dids.data, values, rows, -1.0f, w.runs};
+    CHECK(change_by_runs(change, 0)); // the subtraction by itself
+    write_tensor apart = w;
+    apart.source = (const char *) less.data, apart.target = (char *) other.data, apart.runs = {};
+    CHECK(write_rows(apart, nullptr, 0));
+    int bad = cache.download() != other.download();
+    const std::vector<float> got_less = less.download();
+    const auto centre = [&](int cell, int value) {
+        return reference::half_to_float(centres[(size_t) (cell / run) * values + value]);
+    };
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < values; j++) {
+            const size_t at = (size_t) i * values + j;
+            const float want = x[at] - centre(ids[i] % cells, j);
+            bad += memcmp(&want, &got_less[at], 4) != 0 && !std::isnan(want);
+        }
+    }
+    if (format < KV_F16) { // [head_dim, cells, heads, streams], as attention sees a cache
+        read_tensor r = {};
+        r.source = w.target, r.source_stride[0] = row_bytes, r.source_stride[1] = head_bytes;
+        r.source_stride[2] = (int64_t) row_bytes * cells;
+        r.format = format, r.block = block, r.row_values = head_dim, r.ne1 = cells, r.ne2 = heads;
+        r.n_rows = 2 * cells * heads;
+        const auto to = [&](void *target, int bytes) {
+            r.target = (char *) target, r.target_half = bytes == 2;
+            r.target_stride[0] = head_dim * bytes, r.target_stride[1] = r.target_stride[0] * cells;
+            r.target_stride[2] = r.target_stride[1] * heads;
+        };
+        to(back.data, 4);
+        CHECK(read_rows(r, 0));
+        to(added.data, 2);
+        CHECK(lift_rows(r, 0));
+        r.runs = w.runs;
+        CHECK(add_runs(r, 0));
+        to(lifted.data, 2);
+        CHECK(lift_rows(r, 0));
+        const std::vector<float> plain = back.download();
+        const std::vector<uint16_t> got[2] = {lifted.download(), added.download()};
+        for (size_t i = 0; i < plain.size(); i++) {
+            const int cell = i / head_dim % cells, head = i / head_dim / cells % heads;
+            const float c = centre(cell, head * head_dim + i % head_dim), want = plain[i] + c;
+            for (const std::vector<uint16_t> &half : got) {
+                const float y = reference::half_to_float(half[i]);
+                const bool near = std::fabs(y - want) <= 1e-3f * (std::fabs(plain[i]) + std::fabs(c)) + 1e-7f;
+                bad += std::isnan(want) ? !std::isnan(y) : std::fabs(plain[i]) < 60000.0f && !near;
+            }
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    printf("%s format %d block %d, runs of %d in %d cells: %d off\n", bad ? "FAIL" : "ok  ", format, block, run, cells,
+           bad);
+    return bad != 0;
+}
+
 int main(int argc, char **argv) {
     std::mt19937 rng(std::random_device{}());
     int failed = 0;
     for (int format = KV_TURBO2; format <= KV_TURBO4_TCQ; format++) {
         for (int block : {128, 64}) {
             failed += check_format(format, block, argc > 1 ? 5 : 700, rng);
+            failed += check_runs(format, block, argc > 1 ? 80 : 500, block == 128 ? 192 : 64, rng);
         }
     }
+    failed += check_runs(KV_Q8_0, 128, argc > 1 ? 80 : 500, 64, rng);
     return failed != 0;
 }

@@ -14,6 +14,8 @@ struct overlap_case {
     bool skip;      // the newest tokens come from their source; else the attention waits for their rows
     bool later;     // the write comes after the attention where it can
     attend_way way; // teams and warpgroups read the cache: every row of it, and multiply in f16
+    int run;        // cells that share a centre; 0: all share one, which nobody adds
+
     bool shares() const { return way != attend_way::own; }
 };
 
@@ -55,7 +57,7 @@ struct cache_half {
 // The output in double: cached rows decoded, the newest ones (if they are taken from their source) as they are.
 static std::vector<double> reference_output(const overlap_case &c, const attend_args &a, const std::vector<float> &q,
                                             const std::vector<int64_t> &rows, const cache_half &k, const cache_half &v,
-                                            const std::vector<float> &centre) {
+                                            const std::vector<float> &centre, const std::vector<uint16_t> &centres) {
     const std::vector<uint8_t> cached[2] = {k.data.download(), v.data.download()};
     const std::vector<float> source[2] = {k.source.download(), v.source.download()};
     std::vector<double> out(q.size());
@@ -70,11 +72,18 @@ static std::vector<double> reference_output(const overlap_case &c, const attend_
                 reference::decode_row(&cached[t][j * x.stride_token + hk * x.stride_head], x.format, 128, c.head_dim,
                                       &decoded[t][(size_t) j * c.head_dim]);
             }
+            for (int j = 0; t == 0 && c.run > 0 && j < c.n_kv; j++) { // what cached keys lack
+                for (int i = 0; i < c.head_dim; i++) {
+                    const size_t at = ((size_t) (j / c.run) * c.n_head_kv + hk) * c.head_dim + i;
+                    decoded[t][(size_t) j * c.head_dim + i] += reference::half_to_float(centres[at]);
+                }
+            }
             for (int r = 0; from_source && r < c.n_rows; r++) {
                 for (int i = 0; i < c.head_dim; i++) {
                     const size_t at = (size_t) hk * c.head_dim + i;
                     decoded[t][rows[r] * c.head_dim + i] =
-                        (double) source[t][(size_t) r * c.n_head_kv * c.head_dim + at] - (t == 0 ? centre[at] : 0.0f);
+                        (double) source[t][(size_t) r * c.n_head_kv * c.head_dim + at] -
+                        (t == 0 && c.run == 0 ? centre[at] : 0.0f);
                 }
             }
         }
@@ -108,12 +117,20 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     q.upload(queries);
     device_buffer<float> dcentre(centre.size());
     dcentre.upload(centre);
-    k.write.centre = dcentre.data;
+    const int values = c.n_head_kv * c.head_dim;
+    const std::vector<uint16_t> centres = random_runs(rng, c.n_kv, std::max(c.run, 64), values);
+    device_buffer<uint16_t> dcentres(centres.size());
+    dcentres.upload(centres);
 
     attend_args a = {};
     a.q = (const char *) q.data, a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head;
     a.k = k.read, a.v = v.read, a.out = out.data;
     a.head_dim = c.head_dim, a.block = 128, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows;
+    if (c.run > 0) {
+        a.runs = k.write.runs = runs_at(dcentres, c.n_kv, c.run, values, false);
+    } else {
+        a.pending.centre = k.write.centre = dcentre.data;
+    }
     a.n_streams = 1, a.n_kv = c.n_kv, a.scale = 1.0f / std::sqrt((float) c.head_dim);
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
     a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
@@ -127,7 +144,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
         }
         a.pending.ids[t] = (const char *) ids.data, a.pending.ids_stride[t] = 8, a.pending.ids_64[t] = 1;
     }
-    a.pending.centre = dcentre.data, a.pending.n_rows = c.skip ? c.n_rows : 0,
+    a.pending.n_rows = c.skip ? c.n_rows : 0;
     a.pending.blocks = write_blocks(k.write, &v.write);
 
     a.pending.later = c.later && attend_takes_newest(a, plan);
@@ -153,7 +170,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
         }
         got = again, written = cache;
     }
-    const std::vector<double> want = reference_output(c, a, queries, rows, k, v, centre);
+    const std::vector<double> want = reference_output(c, a, queries, rows, k, v, centre, centres);
     double error = 0, norm = 0;
     for (size_t j = 0; j < got.size(); j++) {
         error += (got[j] - want[j]) * (got[j] - want[j]), norm += want[j] * want[j];
@@ -177,14 +194,16 @@ int main() {
                                                                  : attend_way::wide;
                     const bool shares = way != attend_way::own;
                     const int head_dim = (f + rows + n_kv) % 2 && !shares ? 256 : 128, heads = shares ? 32 : 16;
+                    const int run = total % 3 == 0 ? 0 : 64 * (total % 3);
                     const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
-                                            n_kv, scattered,   skip,     later, way};
+                                            n_kv, scattered,   skip,     later, way, run};
                     const double error = run_case(c, rng, device);
                     const bool ok = error < (shares ? 2e-3 : 3e-4);
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
-                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d: %.3g\n",
-                               c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, error);
+                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: %.3g\n",
+                               c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, run,
+                               error);
                     }
                 }
             }

@@ -80,6 +80,21 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
     return heads * block * (args.head_dim / args.block) + (rows ? 30 : 0);
 }
 
+// A thread block has room for no more runs than so: a cache with more is cut into more stretches.
+static constexpr int most_runs_a_block = 32;
+
+static int least_splits(const attend_args &args) {
+    const int tokens = args.runs.cells_each * most_runs_a_block;
+    return args.runs.rows == nullptr || tokens == 0 ? 1 : (args.n_kv + tokens - 1) / tokens;
+}
+
+// Shared memory for what runs add to the scores of so many columns, if so many thread blocks share the chip on every
+// stretch of the cache.
+static size_t run_bytes(const attend_args &args, int blocks, size_t columns) {
+    const int splits = std::max(least_splits(args), args.multiprocessors / std::max(1, blocks));
+    return most_runs(args.runs, args.n_kv / splits + 16) * columns * sizeof(float);
+}
+
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
@@ -87,7 +102,8 @@ static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t walking =
         queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
-    return std::max(walking, parked);
+    const int blocks = args.n_streams * (args.n_head_kv / plan.heads_per_block);
+    return std::max(walking + run_bytes(args, blocks, (size_t) plan.heads_per_block * plan.tiles * 8), parked);
 }
 
 // Shared memory of attend_rows.cuh with so many groups of warps, tiles unpacked once: a little more than it takes.
@@ -96,7 +112,9 @@ static size_t rows_block_bytes(const attend_args &args, const attend_plan &plan,
     const size_t queries = heads * plan.warps_per_head * plan.tiles * 16 * (row + 4);
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     const size_t staged = 2 * (2 * keys * token_bytes(args, plan) + 96);
-    return 64 + queries + tables + groups * (heads * 2 * keys * row + staged);
+    const size_t columns = heads * plan.warps_per_head * plan.tiles * 16;
+    const int blocks = args.n_streams * (args.n_head_kv / plan.heads_per_block);
+    return 64 + queries + tables + run_bytes(args, blocks, columns) + groups * (heads * 2 * keys * row + staged);
 }
 
 // A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared
@@ -146,8 +164,8 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
     const int block_columns = 16 * tiles * plan.warps_per_head, blocks = (columns + block_columns - 1) / block_columns;
     const int width = std::max(1, args.multiprocessors /
                                       std::max(1, args.n_streams * blocks * (args.n_head_kv / plan.heads_per_block)));
-    plan.splits =
-        std::max(1, std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
+    plan.splits = std::max(least_splits(args),
+                           std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
     return plan;
 }
 
@@ -156,7 +174,8 @@ static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan)
     const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     return 2048 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
-           tables + 16;
+           tables + 16 +
+           run_bytes(args, args.n_streams * (args.n_head_kv / plan.heads_per_block), heads * 64);
 }
 
 // Many columns, warpgroup products: two heads a thread block. False where the cache is too short to be shared out,
@@ -175,7 +194,7 @@ static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
         }
     }
     const int blocks = (columns + 63) / 64 * (args.n_head_kv / plan.heads_per_block) * args.n_streams;
-    plan.splits = std::min((args.n_kv + 63) / 64, args.multiprocessors / blocks);
+    plan.splits = std::max(least_splits(args), std::min((args.n_kv + 63) / 64, args.multiprocessors / blocks));
     return plan.splits > 1;
 }
 
@@ -250,7 +269,7 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
     }
-    plan.splits = std::max(1, std::min((args.n_kv + 16 * groups - 1) / (16 * groups), width));
+    plan.splits = std::max(least_splits(args), std::min((args.n_kv + 16 * groups - 1) / (16 * groups), width));
     return plan;
 }
 
@@ -294,6 +313,7 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.copy_rows = stages_rows(args, plan);
     const int heads = p.copy_rows ? plan.heads_per_block : args.n_head_kv;
     p.k = make_stage(args.k, args, heads), p.v = make_stage(args.v, args, heads);
+    p.runs = run_rows::of(args.runs);
     p.cluster = plan.cluster > 1;
     for (stage_params *s : {&p.k, &p.v}) {
         s->contiguous = !p.copy_rows;
@@ -320,6 +340,7 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.score_scale = args.soft_cap != 0.0f ? unit / args.soft_cap : unit * log2_e;
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
+    p.bends = args.runs.rows != nullptr || args.soft_cap != 0.0f;
     if (plan.wide) {
         return attend_wide(p, args, stream);
     }

@@ -28,6 +28,16 @@ struct kv_tensor {
     int64_t stride_token, stride_head, stride_stream;
 };
 
+// The centres of runs of cells that stored keys lack (turbo/kv_runs.h): rows of f16, all heads side by side, each for
+// `cells_each` cells of a stream.
+struct key_runs {
+    const char *rows;  // null: keys lack none
+    int64_t stride;    // bytes between rows
+    int n_rows;
+    int cells_each;    // a multiple of 64; 0: the first row is for all cells
+    int stream_cells;  // of the cache as a whole, whose cells count on from stream to stream
+};
+
 // Rows that the launch just before the attention is still encoding, n_rows of them in K and in V; 0: none. That launch
 // must have waited for its own predecessors and have read its input before it lets the attention start. The newest
 // tokens are then taken from that input and their rows in the cache are not read, so that the encoding, a long one for
@@ -35,7 +45,7 @@ struct kv_tensor {
 struct pending_write {
     const char *source[2]; // f32 rows of K and V, heads side by side
     int64_t source_stride[2];
-    const float *factor, *centre; // K's rows count times `factor`, less `centre`; or null
+    const float *factor, *centre; // K's rows count times `factor`, less `centre`; or null. Nothing is taken off by runs
     const char *ids[2];           // of K and V: row in the cache
     int64_t ids_stride[2];
     int ids_64[2];       // i64, else i32
@@ -50,6 +60,7 @@ struct attend_args {
     const float *q_scale; // queries count times this: [n_head][head_dim], alike within a group; or null
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     kv_tensor k, v;
+    key_runs runs;    // that K lacks: each query's product with them is added to its scores
     const char *mask; // f16 [n_kv] a row, or null
     int64_t mask_stride_row, mask_stride_stream;
     const float *sinks; // one logit a query head, or null

@@ -8,6 +8,7 @@
 
 #include "attend_query.cuh"
 #include "attend_half.cuh"
+#include "run_products.cuh"
 #include "stage.cuh"
 
 namespace turbo_cuda {
@@ -67,55 +68,6 @@ static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][sha
     for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
         float &x = (&s[0][0][0])[i];
         x = limits.real(i / (4 * shape::tiles) * 16 + g + (i & 2) * 4) ? x : -INFINITY;
-    }
-}
-
-// Soft cap, mask and the end of the cache for the tile that begins at token `first`; `pairs` as from mask_reader.
-template <class shape>
-static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
-                                                    const mask_reader &mask, uint32_t pairs, int first,
-                                                    int first_column) {
-    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    if (p.soft_cap != 0.0f) {
-#pragma unroll
-        for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
-            float &x = (&s[0][0][0])[i];
-            x = p.soft_cap * tanhf(x);
-        }
-    }
-    if (mask.ahead) { // most tiles of a long cache are not masked at all
-        if (!__any_sync(0xffffffffu, pairs != 0)) {
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * shape::slices; i++) {
-            const uint32_t pair = __shfl_sync(0xffffffffu, pairs, 4 * i + (g >> 1));
-            const float bias = log2_e * __half2float(__ushort_as_half((unsigned short) (g & 1 ? pair >> 16 : pair)));
-#pragma unroll
-            for (int n = 0; n < shape::tiles; n++) {
-                s[i / 2][n][i % 2 * 2] += bias;
-                s[i / 2][n][i % 2 * 2 + 1] += bias;
-            }
-        }
-        return;
-    }
-    if (mask.row != nullptr) {
-        const int first_row = p.by_gqa.divide(first_column), rest = p.n_kv - first;
-#pragma unroll
-        for (int n = 0; n < shape::tiles; n++) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
-                const __half *at =
-                    reinterpret_cast<const __half *>(mask.row +
-                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
-                    first;
-#pragma unroll
-                for (int i = 0; i < 2 * shape::slices; i++) {
-                    s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
-                }
-            }
-        }
     }
 }
 
@@ -273,9 +225,10 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
 // Where the parts of a launch's shared memory begin.
 template <class shape> struct shared_layout {
     uint8_t *base;
-    // What outlives the walk: pending rows, and the maximum of every column [warp][column].
+    // What outlives the walk: pending rows, the first run, and the maximum of every column [warp][column].
     static constexpr int header = 16 + 16 * shape::columns * (int) sizeof(float);
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
+    __device__ int *first_run() const { return reinterpret_cast<int *>(base + 8); } // of the block's stretch
     __device__ float *maxima() const { return reinterpret_cast<float *>(base + 16); }
     // While walking:
     __device__ uint4 *fragments(int head) const {
@@ -284,8 +237,17 @@ template <class shape> struct shared_layout {
     __device__ float *scales(const attend_params &p, int head) const {
         return reinterpret_cast<float *>(fragments(p.heads_per_block)) + head * shape::tiles * shape::blocks * 8;
     }
+    static __host__ __device__ int scale_row(const attend_params &p) { // of all heads
+        return p.heads_per_block * shape::tiles * shape::blocks * 8;
+    }
+    // What the runs of the block's stretch add to its scores (block by block of a head): a row like the scales for each,
+    // behind them, so that whoever has those needs no other address.
+    static __host__ __device__ int run_bytes(const attend_params &p) {
+        return p.run_room * scale_row(p) * (int) sizeof(float);
+    }
     __device__ uint64_t *barriers(const attend_params &p, int group) const {
-        return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block)) + group * 2 * ring_slots;
+        return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block) + p.run_room * scale_row(p)) +
+               group * 2 * ring_slots;
     }
     static __host__ __device__ int table_bytes(int format) { return look_up_bytes(format, shape::look_up); }
     // Look-up tables for K and V, one for both if they have the same format.
@@ -324,6 +286,81 @@ template <class shape> struct shared_layout {
     }
     __device__ float *merged(const attend_params &p) const { return tops(p) + p.heads_per_block * shape::columns; }
 };
+
+// Add to the scores what the runs of the tile that begins at token `first` add to them. A slice of 16 tokens has one run.
+// `runs`: the row of the warp's head for run `first_run`; those of the runs behind it follow.
+template <class shape>
+static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
+                                                const float *runs, int first_run, int first) {
+    const float *mine = runs + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int m = 0; m < shape::slices; m++) {
+        const float *row = mine + (p.runs.run_of(first + 16 * m) - first_run) * shared_layout<shape>::scale_row(p);
+#pragma unroll
+        for (int n = 0; n < shape::tiles; n++) {
+#pragma unroll
+            for (int b = 0; b < shape::blocks; b++) {
+                const float2 x = *reinterpret_cast<const float2 *>(row + 8 * (n * shape::blocks + b));
+                s[m][n][0] += x.x, s[m][n][1] += x.y, s[m][n][2] += x.x, s[m][n][3] += x.y;
+            }
+        }
+    }
+}
+
+// Runs, soft cap and mask for the tile that begins at token `first`; `pairs` as from mask_reader, `scales` those of the
+// warp's head.
+template <class shape>
+static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
+                                                    const mask_reader &mask, uint32_t pairs, int first,
+                                                    int first_column, const float *scales, int first_run) {
+    const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+    if (p.bends) { // asked once: what follows the products is not to be cut into pieces
+        if (p.run_room > 0) {
+            add_runs<shape>(s, p, scales + shared_layout<shape>::scale_row(p), first_run, first);
+        }
+        if (p.soft_cap != 0.0f) {
+#pragma unroll
+            for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
+                float &x = (&s[0][0][0])[i];
+                x = p.soft_cap * tanhf(x);
+            }
+        }
+    }
+    if (mask.ahead) { // most tiles of a long cache are not masked at all
+        if (!__any_sync(0xffffffffu, pairs != 0)) {
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * shape::slices; i++) {
+            const uint32_t pair = __shfl_sync(0xffffffffu, pairs, 4 * i + (g >> 1));
+            const float bias = log2_e * __half2float(__ushort_as_half((unsigned short) (g & 1 ? pair >> 16 : pair)));
+#pragma unroll
+            for (int n = 0; n < shape::tiles; n++) {
+                s[i / 2][n][i % 2 * 2] += bias;
+                s[i / 2][n][i % 2 * 2 + 1] += bias;
+            }
+        }
+        return;
+    }
+    if (mask.row != nullptr) {
+        const int first_row = p.by_gqa.divide(first_column), rest = p.n_kv - first;
+#pragma unroll
+        for (int n = 0; n < shape::tiles; n++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
+                const __half *at =
+                    reinterpret_cast<const __half *>(mask.row +
+                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
+                    first;
+#pragma unroll
+                for (int i = 0; i < 2 * shape::slices; i++) {
+                    s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
+                }
+            }
+        }
+    }
+}
 
 // Rotate and lay out the queries of the block: half a warp a column of a (head, column tile, block of the head). The
 // first unit of each warp is loaded when the object is made and used when it is prepared.
@@ -364,11 +401,18 @@ template <class shape> struct query_loader {
         }
     }
 
-    __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int warps) {
+    __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int first_run,
+                                                int n_runs, int warps) {
 #pragma unroll 1
         while (unit < units(p)) {
             const int block = unit / 4 % (shape::blocks * shape::tiles),
                       head = unit / (4 * shape::blocks * shape::tiles);
+            if (p.run_room > 0) {
+                const int value = (first_head + head) * shape::head_dim + block % shape::blocks * shape::block_values;
+                const int row = shared_layout<shape>::scale_row(p);
+                run_products<n>(x, p, value + (threadIdx.x & 15) * n, first_run, n_runs,
+                                layout.scales(p, head) + row + 8 * block + column_in_tile(), row);
+            }
             prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(),
                                  layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block);
             unit += warps;
@@ -401,7 +445,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         ring.fetch(p.k, k, next, next_count);
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales);
         ring.release();
-        limit_scores<shape>(s, p, mask, pairs, first, first_column);
+        limit_scores<shape>(s, p, mask, pairs, first, first_column, scales, *layout.first_run());
         const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, next);
         const tile_limits limits = {end - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};

@@ -24,6 +24,11 @@ static void share_units(attend_params &p, int units) {
     p.late_units = p.late > 0 ? late / p.late : 0;
 }
 
+// Room for what the runs of a thread block's stretch add to its scores, once the stretches are known.
+static int room_for_runs(const attend_params &p, const attend_args &args) {
+    return most_runs(args.runs, 16 * (p.split_units + (p.split_rest > 0)));
+}
+
 // Merge the splits: one kernel a head dim.
 template <int blocks, int values>
 static cudaError_t launch_combine(attend_params p, const attend_args &args, cudaStream_t stream) {
@@ -44,6 +49,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
     const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
     share_units(p, (args.n_kv + 15) / 16);
+    p.run_room = room_for_runs(p, args);
     p.groups = std::min(warps / p.heads_per_block, std::max(1, (tiles + p.splits - 1) / p.splits));
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
@@ -51,10 +57,11 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     const size_t tables = shared_layout<shape>::table_bytes(p.k.format) +
                           (p.v.format == p.k.format ? 0 : shared_layout<shape>::table_bytes(p.v.format));
     constexpr size_t header = shared_layout<shape>::header;
-    const size_t fixed = header + p.heads_per_block * head + tables + shared_layout<shape>::newest_bytes(p);
+    const size_t fixed = header + p.heads_per_block * head + tables + shared_layout<shape>::newest_bytes(p) +
+                         shared_layout<shape>::run_bytes(p);
     const size_t shared_limit = args.shared_limit;
     const size_t parked = shared_layout<shape>::parked_bytes(p, 1);
-    if (fixed + group > shared_limit || header + parked > shared_limit) {
+    if (fixed + group > shared_limit || header + parked > shared_limit || (p.cluster && !shape::in_clusters)) {
         return cudaErrorInvalidConfiguration;
     }
     p.groups =

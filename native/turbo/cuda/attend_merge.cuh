@@ -220,6 +220,11 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const int begin = 16 * (first_unit + group * group_units + min(group, group_rest));
     const int end = active ? min(begin + 16 * (group_units + (group < group_rest ? 1 : 0)), p.n_kv) : 0;
     const int count = max(0, min(shape::keys, end - begin));
+    const int first_run = p.runs.run_of(16 * first_unit),
+              n_runs = runs_touched(p, first_run, 16 * (first_unit + units));
+    if (p.run_room > 0) {
+        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs, warps);
+    }
 
     // Queries and mask go first: they are on the critical path, and often nothing has to be waited for. Where something
     // has, the tables are filled meanwhile.
@@ -264,6 +269,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     const pending_rows pending(p.pending);
     if (threadIdx.x == 0) {
         *layout.pending() = pending;
+        *layout.first_run() = first_run;
     }
     __syncthreads(); // the barriers are ready
     // Rows that are still being written are waited for, but only where they are read; newest tokens taken from their
@@ -283,7 +289,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
         if (late) {
             break;
         }
-        queries.prepare_all(p, layout, warps);
+        queries.prepare_all(p, layout, first_run, n_runs, warps);
         if (newest) {
             prepare_newest<shape>(p, layout, pending.low, first_head, first_column, warps);
         }
@@ -312,7 +318,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     }
     __syncthreads();
     merge_groups<shape>(p, layout, first_head, first_column, warps);
-    if (p.cluster) {
+    if (shape::in_clusters && p.cluster) {
         merge_cluster<shape>(p, layout, first_head, first_column, warps);
     }
 }

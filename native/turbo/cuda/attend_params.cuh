@@ -36,11 +36,29 @@ struct stage_params {
     uint32_t contiguous;
 };
 
+// The rows of key_runs, and finding that of a token of the cache.
+struct run_rows {
+    const char *rows; // null: there are none
+    int64_t stride;
+    int last;        // row
+    uint32_t factor; // 2^32 / cells of a run, rounded up; exact for 2^24 tokens
+
+    static run_rows of(const key_runs &runs) {
+        const uint32_t factor = runs.cells_each > 0 ? (uint32_t) ((1ull << 32) / (uint32_t) runs.cells_each) + 1 : 0;
+        return {runs.rows, runs.stride, runs.n_rows - 1, factor};
+    }
+    __device__ __forceinline__ int run_of(int token) const { return (int) __umulhi((uint32_t) token, factor); }
+    __device__ __forceinline__ const char *row(int run) const { return rows + (run < last ? run : last) * stride; }
+};
+
 struct attend_params {
     const char *q;
     const float *q_scale;
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     stage_params k, v;
+    run_rows runs;
+    int run_room; // runs of a head for which a thread block has room (run_products.cuh); 0: keys lack none
+    int bends;    // scores are more than products: there are runs, or a soft cap
     const char *mask;
     int64_t mask_stride_row, mask_stride_stream;
     const float *sinks;
@@ -87,6 +105,8 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
+    // Short caches only, which are cut into few tokens at a time (attend_make_plan): the others do without the code.
+    static constexpr bool in_clusters = slices_ == (tiles_ > 1 && blocks_ == 1 ? 2 : 1);
     // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
     static constexpr int look_up = family == family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ) && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;

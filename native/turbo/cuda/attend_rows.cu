@@ -10,6 +10,7 @@ static cudaError_t launch_rows(attend_params p, const attend_args &args, const a
     p.slot_bytes = slot_bytes(p.k, shape::keys), p.v_slot_bytes = slot_bytes(p.v, shape::keys);
     p.late = 0;
     share_units(p, (args.n_kv + 15) / 16);
+    p.run_room = room_for_runs(p, args);
     p.warps_per_head = plan.warps_per_head, p.by_warps = divider::by(p.warps_per_head);
     const int columns = p.warps_per_head * shape::columns, tiles = (args.n_kv + shape::keys - 1) / shape::keys;
     p.column_blocks = (p.n_columns + columns - 1) / columns;

@@ -96,6 +96,11 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
     const int begin = 16 * (first_unit + group * group_units + min(group, group_rest));
     const int end = active ? min(begin + 16 * (group_units + (group < group_rest ? 1 : 0)), p.n_kv) : 0;
 
+    const int first_run = p.runs.run_of(16 * first_unit),
+              n_runs = runs_touched(p, first_run, 16 * (first_unit + units));
+    if (p.run_room > 0) {
+        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs, rows_warps);
+    }
     fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, rows_warps * 32, unsigned_bias);
     if (p.v.format != p.k.format) {
         fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, rows_warps * 32, unsigned_bias);
@@ -115,6 +120,7 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
     const pending_rows pending(p.pending);
     if (threadIdx.x == 0) {
         *layout.pending() = pending;
+        *layout.first_run() = first_run;
     }
     __syncthreads(); // the barriers are ready
     const int skipped = p.copy_rows ? first_head : 0, staged_head = p.copy_rows ? head : first_head + head;
@@ -130,9 +136,9 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
             ring.fetch(p, k, v, i, begin + i * shape::keys, min(shape::keys, tokens - i * shape::keys));
         }
     }
-    const int head_columns = p.warps_per_head * shape::columns;
-    prepare_columns<shape>(p, first_head, 1, first_column, head_columns, p.heads_per_block * head_columns,
-                           threadIdx.x / 16, rows_warps * 2,
+    const int head_columns = p.warps_per_head * shape::columns, row = rows_layout<shape>::scale_row(p);
+    const run_sums sums = {first_run, n_runs, layout.scales(p, 0) + row, head_columns, row};
+    prepare_columns<shape>(p, first_head, first_column, head_columns, row, threadIdx.x / 16, rows_warps * 2, sums,
                            [&](int number, int in_head, const auto &x, float factor, float scale) {
                                store_column<shape>(x, factor, layout.queries(p, number), in_head);
                                if (threadIdx.x % 16 == 0) {
@@ -178,11 +184,14 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
         meet();
 
         float s[shape::tiles][shape::keys / 8][4] = {}, factor[shape::tiles][2];
-        rows_scores<shape>(s, queries, k_tile, quarters);
 #pragma unroll
         for (int m = 0; m < shape::tiles; m++) {
             factor[m][0] = scales[16 * m + g], factor[m][1] = scales[16 * m + 8 + g];
         }
+        if (p.run_room > 0) { // the products begin with what the runs add
+            begin_with_runs<shape>(s, factor, p, scales, *layout.first_run(), first);
+        }
+        rows_scores<shape>(s, queries, k_tile, quarters);
         const bool clear = mask.row == nullptr ? first + shape::keys <= end : quick && mask.clear();
         if (quick && first + shape::keys < end) {
             mask.look(p, first + shape::keys);

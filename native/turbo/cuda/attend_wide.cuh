@@ -81,19 +81,48 @@ template <class shape> struct wide_state {
     float reference[2], sum[4], out[shape::chunks][4];
 };
 
-// Scores times `factor` become probabilities (probability_shift, most_growth: as in rows_tile.cuh). Nearly always the
-// reference stays, so they are made with it first; if one comes out too large, it is moved and they are made again.
-template <class shape> static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8][2],
-                                                                          const float (&s)[1][shape::keys / 8][4],
-                                                                          const float (&factor)[2],
-                                                                          wide_state<shape> &state) {
+// What the runs of a tile add to the scores of a warp's columns (run_products.cuh): 16 tokens have one run. Looked up
+// where it is needed, registers are short.
+template <class shape> struct run_shares {
+    const attend_params &p;
+    const float *sums; // of the lane's column g
+    int first_run, first;
+    bool any;
+
+    __device__ __forceinline__ float of(int h, int k) const {
+        return any ? sums[(p.runs.run_of(first + 16 * k) - first_run) * wide_columns + 8 * h] : 0.0f;
+    }
+    // Add them where scores are to be changed further.
+    __device__ __forceinline__ void add_to(float (&s)[1][shape::keys / 8][4], float (&factor)[1][2]) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int n = 0; n < shape::keys / 8; n++) {
+                s[0][n][2 * h] = fmaf(s[0][n][2 * h], factor[0][h], of(h, n / 2));
+                s[0][n][2 * h + 1] = fmaf(s[0][n][2 * h + 1], factor[0][h], of(h, n / 2));
+            }
+            factor[0][h] = 1.0f;
+        }
+        any = false;
+    }
+};
+
+// Scores times `factor`, and what runs add, become probabilities (probability_shift, most_growth: as in rows_tile.cuh).
+// Nearly always the reference stays, so they are made with it first; if one comes out too large, it is moved and they
+// are made again.
+template <class shape>
+static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8][2],
+                                                   const float (&s)[1][shape::keys / 8][4], const float (&factor)[2],
+                                                   const run_shares<shape> &runs, wide_state<shape> &state) {
     auto soften = [&]() {
         __half2 top = __float2half2_rn(0.0f);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float offset = probability_shift - state.reference[h];
+
 #pragma unroll
             for (int n = 0; n < shape::keys / 8; n++) {
+                const float offset = probability_shift - state.reference[h] + runs.of(h, n / 2);
+
                 p[n][h] = two_halves(exp2_fast(fmaf(s[0][n][2 * h], factor[h], offset)),
                                      exp2_fast(fmaf(s[0][n][2 * h + 1], factor[h], offset)));
                 top = __hmax2(top, as_half2(p[n][h]));
@@ -106,13 +135,13 @@ template <class shape> static __device__ __forceinline__ void wide_soften(uint32
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float x = fmaxf(s[0][0][2 * h], s[0][0][2 * h + 1]);
+        float x = lowest_score;
 #pragma unroll
-        for (int n = 1; n < shape::keys / 8; n++) {
-            x = fmaxf(x, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
+        for (int n = 0; n < shape::keys / 8; n++) {
+            x = fmaxf(x, fmaf(fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]), factor[h], runs.of(h, n / 2)));
         }
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2)) * factor[h];
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
         const float reference = fmaxf(x, state.reference[h]), scale = exp2_fast(state.reference[h] - reference);
         state.reference[h] = reference;
         state.sum[2 * h] *= scale, state.sum[2 * h + 1] *= scale;
@@ -165,9 +194,11 @@ static __device__ __forceinline__ void wide_multiply(const attend_params &p, con
     if (!p.inputs_ready) {
         wait_for_previous_kernel();
     }
+    const int first_run = p.runs.run_of(begin);
+    const run_sums sums = {first_run, runs_touched(p, first_run, end), layout.run_sums(p, number), 0, wide_columns};
     prepare_columns<shape>(
-        p, first_head + number, 1, first_column, wide_columns, wide_columns, threadIdx.x % warpgroup / 16,
-        warpgroup / 16, [&](int, int in_head, const auto &x, float factor, float scale) {
+        p, first_head + number, first_column, wide_columns, wide_columns, threadIdx.x % warpgroup / 16, warpgroup / 16,
+        sums, [&](int, int in_head, const auto &x, float factor, float scale) {
             const int value = lane % 16 * 8, chunk = value % 32 / 8 * 4 + value / 32; // its 16 bytes
             uint8_t *to = layout.queries(number) + chunk / 8 * wide_columns * 128 + in_head * 128 +
                           ((chunk % 8 ^ in_head % 8) << 4);
@@ -234,10 +265,14 @@ static __device__ __forceinline__ void wide_multiply(const attend_params &p, con
                 mask.look(p, first + shape::keys);
             }
             float factor[1][2] = {{scales[0], scales[1]}};
+            run_shares<shape> runs = {p, sums.to + 16 * warp + g, first_run, first, p.run_room > 0};
             if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
+                if (runs.any) {
+                    runs.add_to(s, factor);
+                }
                 limit_rows<shape>(s, factor, p, mask, first, end, column);
             }
-            wide_soften<shape>(probabilities, s, factor[0], state);
+            wide_soften<shape>(probabilities, s, factor[0], runs, state);
         }
         ring.wait_full();
         v_place = ring.place;
@@ -286,6 +321,11 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * wide_columns;
     const int split = blockIdx.x, first_unit = split * p.split_units + min(split, p.split_rest);
     const int begin = 16 * first_unit, end = min(begin + 16 * (p.split_units + (split < p.split_rest ? 1 : 0)), p.n_kv);
+    if (p.run_room > 0) {
+        const int first_run = p.runs.run_of(begin);
+        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run,
+                      runs_touched(p, first_run, end), wide_threads / 32);
+    }
     if (threadIdx.x == 0) {
         layout.stage(p).init_barriers();
         for (int i = 0; i < wide_heads; i++) {

@@ -6,17 +6,18 @@
 
 namespace turbo_cuda {
 
-template <class shape> static size_t place_tiles(attend_params &p, int depth) {
+template <class shape> static size_t place_tiles(attend_params &p, const attend_args &args, int depth) {
+    p.late = 0;
     p.slot_bytes = slot_bytes(p.k, shape::keys), p.v_slot_bytes = slot_bytes(p.v, shape::keys);
     p.tile_buffers = depth;
+    share_units(p, (args.n_kv + 15) / 16);
+    p.run_room = room_for_runs(p, args);
     return wide_layout<shape>::bytes(p);
 }
 
 template <class shape>
 static cudaError_t launch_wide(attend_params p, const attend_args &args, int depth, cudaStream_t stream) {
-    const size_t shared = place_tiles<shape>(p, depth);
-    p.late = 0;
-    share_units(p, (args.n_kv + 15) / 16);
+    const size_t shared = place_tiles<shape>(p, args, depth);
     p.column_blocks = (p.n_columns + wide_columns - 1) / wide_columns;
     const auto kernel = attend_wide_kernel<shape>;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
@@ -38,7 +39,7 @@ bool attend_wide_compiled() {
 
 template <int keys, int slots> static bool fits(const attend_params &params, const attend_args &args, int depth) {
     attend_params p = params;
-    return place_tiles<wide_shape<keys, slots>>(p, depth) <= args.shared_limit;
+    return place_tiles<wide_shape<keys, slots>>(p, args, depth) <= args.shared_limit;
 }
 
 // Long tiles if there is room, which cost fewer instructions a token; and as many of them on their way as possible.

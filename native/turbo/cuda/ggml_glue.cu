@@ -49,7 +49,8 @@ bool turbo_cuda_fattn_supported(int device, const ggml_tensor *dst) {
                                             (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]) && mask->ne[1] >= q->ne[1] &&
                                             mask->ne[0] >= k->ne[1]);
     const int cc = ggml_cuda_info().devices[device].cc;
-    return query && cache && masked && params_of(dst).max_bias == 0.0f && dst->src[5] == nullptr &&
+    return query && cache && masked && params_of(dst).max_bias == 0.0f &&
+           runs_fit(device, dst->src[TURBO_RUNS_SRC], k) &&
            q->ne[1] <= turbo_max_rows && columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) &&
            cc >= GGML_CUDA_CC_AMPERE;
 }
@@ -73,6 +74,7 @@ static attend_args make_attend(int device, const ggml_tensor *dst) {
     a.q = (const char *) q->data;
     a.q_stride_row = q->nb[1], a.q_stride_head = q->nb[2], a.q_stride_stream = q->nb[3];
     a.k = make_kv(k), a.v = make_kv(dst->src[2]);
+    a.runs = runs_of(dst->src[TURBO_RUNS_SRC]);
     if (mask != nullptr) {
         a.mask = (const char *) mask->data;
         a.mask_stride_row = mask->nb[1];
@@ -129,7 +131,7 @@ bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
 // ---- reading back
 // ----------------------------------------------------------------------------------------------------
 
-static read_tensor make_read(const turbo_type_desc *desc, const void *source, void *target, bool half) {
+read_tensor turbo_cuda::make_read(const turbo_type_desc *desc, const void *source, void *target, bool half) {
     read_tensor r = {};
     r.source = (const char *) source;
     r.target = (char *) target;
@@ -210,7 +212,10 @@ static bool copies(const ggml_tensor *src, const ggml_tensor *dst) {
 }
 
 bool turbo_cuda_supports_op(int device, const ggml_tensor *op, bool *answer) {
-    GGML_UNUSED(device);
+    if (changes_keys(op)) {
+        *answer = key_change_supported(device, op);
+        return true;
+    }
     bool concerned = turbo_type_is(op->type) || turbo_type_is_q(op->type);
     for (int i = 0; i < GGML_MAX_SRC && op->src[i] != nullptr; i++) {
         concerned |= turbo_type_is(op->src[i]->type) || turbo_type_is_q(op->src[i]->type);
@@ -240,6 +245,9 @@ bool turbo_cuda_supports_op(int device, const ggml_tensor *op, bool *answer) {
 // ---------------------------------------------------------------------------------------------------------
 
 template <ggml_type type> static void lift(const void *x, half *y, int64_t k, cudaStream_t stream) {
+    if (lift_keys(x, y, true, stream)) {
+        return;
+    }
     const turbo_type_desc *desc = turbo_desc_of(type);
     read_tensor r = make_read(desc, x, y, true);
     r.row_values = desc->block;
@@ -252,6 +260,9 @@ template <ggml_type type> static void lift(const void *x, half *y, int64_t k, cu
 template <ggml_type type>
 static void lift_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03, int64_t s01,
                          int64_t s02, int64_t s03, cudaStream_t stream) {
+    if (lift_keys(x, y, false, stream)) {
+        return;
+    }
     const turbo_type_desc *desc = turbo_desc_of(type);
     read_tensor r = make_read(desc, x, y, true);
     r.row_values = ne00, r.ne1 = ne01, r.ne2 = ne02, r.n_rows = ne01 * ne02 * ne03;
@@ -266,12 +277,31 @@ static void lift_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int
     CUDA_CHECK(turbo_cuda::lift_rows(r, stream));
 }
 
+// Types of upstream's, where keys of them lack centres: found only while an attention lifts those.
+template <ggml_type type> static void lift_other(const void *x, half *y, int64_t k, cudaStream_t stream) {
+    if (!lift_keys(x, y, true, stream)) {
+        const turbo_cuda_lifting upstream(nullptr);
+        ggml_get_to_fp16_cuda(type)(x, y, k, stream);
+    }
+}
+
+template <ggml_type type>
+static void lift_other_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03,
+                               int64_t s01, int64_t s02, int64_t s03, cudaStream_t stream) {
+    if (!lift_keys(x, y, false, stream)) {
+        const turbo_cuda_lifting upstream(nullptr);
+        ggml_get_to_fp16_nc_cuda(type)(x, y, ne00, ne01, ne02, ne03, s01, s02, s03, stream);
+    }
+}
+
 to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
     switch ((int) type) {
 #define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) \
     case GGML_TYPE_##NAME: return lift<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE
+        case GGML_TYPE_Q8_0: return lifts_keys(type) ? lift_other<GGML_TYPE_Q8_0> : nullptr;
+        case GGML_TYPE_Q4_0: return lifts_keys(type) ? lift_other<GGML_TYPE_Q4_0> : nullptr;
         default: return nullptr;
     }
 }
@@ -282,6 +312,8 @@ to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type) {
     case GGML_TYPE_##NAME: return lift_strided<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE
+        case GGML_TYPE_Q8_0: return lifts_keys(type) ? lift_other_strided<GGML_TYPE_Q8_0> : nullptr;
+        case GGML_TYPE_Q4_0: return lifts_keys(type) ? lift_other_strided<GGML_TYPE_Q4_0> : nullptr;
         default: return nullptr;
     }
 }

@@ -5,6 +5,7 @@
 #include "turbo/cuda/attend.h"
 #include "turbo/cuda/turbo_cuda.cuh"
 #include "turbo/cuda/write.h"
+#include "turbo/kv_runs.h"
 #include "turbo/types.h"
 
 namespace turbo_cuda {
@@ -31,8 +32,30 @@ static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
+// The centres of runs as the kernels take them; none for null.
+key_runs runs_of(const ggml_tensor *runs);
+
+// Do they lie on the device, fit the keys `k` of an attention, [head_dim, cells, heads, streams], and cover them? Yes for null.
+bool runs_fit(int device, const ggml_tensor *runs, const ggml_tensor *k);
+
+// If `x` are the keys of the attention that is lifting its own: lifts them, and puts back the centres that they lack.
+// Contiguous: as they lie; otherwise one stretch a head.
+bool lift_keys(const void *x, half *y, bool contiguous, cudaStream_t stream);
+// Does the attention that runs lift keys of this type that lack centres?
+bool lifts_keys(ggml_type type);
+
+// Does this operator of ours take centres of runs from keys or put them back, and does it run on the device?
+bool changes_keys(const ggml_tensor *node);
+bool key_change_supported(int device, const ggml_tensor *node);
+
+// Does it take them from keys that are to be written?
+bool subtracts_runs(const ggml_tensor *node);
+
 // Would `attention` on this device take the one row of `write` from its source?
 bool attention_takes_newest(int device, const ggml_tensor *attention, const pending_write &write);
+
+// The blocks of a tensor of a compressed type, as they lie, to f16 or f32 (lift, copies).
+read_tensor make_read(const turbo_type_desc *desc, const void *source, void *target, bool half);
 
 // Rows of `src` into `dst`, a cache of a compressed type, as they lie; ids and vectors are the caller's.
 write_tensor make_write(const ggml_tensor *src, ggml_tensor *dst);

@@ -105,7 +105,8 @@ void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *
 static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
     while (t != nullptr) {
         params->add_alloc_dep(params->user_data, t->view_src != nullptr ? t->view_src : t, until);
-        const bool leads_on = ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB;
+        const bool leads_on =
+            ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB || subtracts_runs(t);
         t = leads_on ? t->src[0] : nullptr;
     }
 }

@@ -152,13 +152,21 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
     last_write() = noted;
 }
 
+// Does node i take from keys the centres of the runs they are written to by node `next`, which alone reads the result?
+static bool centres_rows(const ggml_cgraph *cgraph, int i, int next) {
+    const ggml_tensor *node = cgraph->nodes[i], *write = cgraph->nodes[next], *ids = node->src[2];
+    return subtracts_runs(node) && write->src[0] == node && write->src[1]->data == ids->data &&
+           write->src[1]->type == ids->type && write->src[1]->ne[0] == ids->ne[0] && ggml_node_has_n_uses(cgraph, i, 1);
+}
+
 // Launch K's or V's write that begins at node i together with what comes before it (keys are scaled, then centred) and
 // the other write after it. Returns the last node covered, -1 if there is nothing to put together.
 static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
-    int at = i, nodes[2] = {-1, -1}; // MUL and SUB
-    for (const ggml_op op : {GGML_OP_MUL, GGML_OP_SUB}) {
-        if (at < cgraph->n_nodes && cgraph->nodes[at]->op == op) {
-            nodes[op == GGML_OP_SUB] = at;
+    int at = i, nodes[2] = {-1, -1}; // MUL, and SUB or the centres of runs
+    for (int n = 0; n < 2 && at < cgraph->n_nodes; n++) {
+        const ggml_tensor *node = cgraph->nodes[at];
+        if (n == 0 ? node->op == GGML_OP_MUL : node->op == GGML_OP_SUB || subtracts_runs(node)) {
+            nodes[n] = at;
             at = next_computing(cgraph, at);
         }
     }
@@ -168,15 +176,24 @@ static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
     ggml_tensor *first = cgraph->nodes[at];
     write_tensor k = make_set_rows(first);
     for (int n = 1, next = at; n >= 0; n--) {
-        if (nodes[n] >= 0) {
+        if (nodes[n] < 0) {
+            continue;
+        }
+        const ggml_tensor *node = cgraph->nodes[nodes[n]];
+        if (n == 1 && subtracts_runs(node)) {
+            if (!centres_rows(cgraph, nodes[n], next)) {
+                return -1;
+            }
+            k.runs = runs_of(node->src[1]);
+        } else {
             const float *vector = row_vector(cgraph, nodes[n], next, k.row_values);
             if (vector == nullptr) {
                 return -1;
             }
             (n == 0 ? k.factor : k.centre) = vector;
-            read_before(k, cgraph->nodes[nodes[n]]->src[0]);
-            next = nodes[n];
         }
+        read_before(k, node->src[0]);
+        next = nodes[n];
     }
     const int next = next_computing(cgraph, at);
     ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
@@ -215,7 +232,7 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
                               ggml_nelements(scale) == next->src[0]->ne[0] * next->src[0]->ne[2];
             return ours ? next : nullptr;
         }
-        if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS) {
+        if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS && !subtracts_runs(next)) {
             return nullptr;
         }
     }

@@ -4,6 +4,7 @@
 #include "attend_query.cuh"
 #include "decode.cuh"
 #include "launch.cuh"
+#include "runs.cuh"
 #include "write.h"
 
 namespace turbo_cuda {
@@ -16,7 +17,8 @@ static __device__ __forceinline__ float byte_value(uint32_t bytes, int i) {
 }
 
 template <class reader, class format, int values>
-static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half *lifted, const uint8_t *table) {
+static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half *lifted, const uint8_t *table,
+                                                    const __half *lacks) {
     constexpr int n = 4 * values;
     const int t = threadIdx.x & 3;
     // whole words around the block, which is only 2-byte aligned
@@ -42,13 +44,15 @@ static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half
 #pragma unroll
     for (int i = 0; i < values; i += 4) {
         const int at = values == 32 ? i : 2 * i; // position of value i after the first of the quarter
+        const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
+        const uint2 centre = lacks != nullptr ? *reinterpret_cast<const uint2 *>(lacks + first + at) : make_uint2(0, 0);
         __half2 pair[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            pair[j] = __floats2half2_rn(flip_sign(x[i + 2 * j] * f, signs, at + 2 * j),
-                                        flip_sign(x[i + 2 * j + 1] * f, signs, at + 2 * j + 1));
+            const float2 c = __half22float2(reinterpret_cast<const __half2 *>(&centre)[j]);
+            pair[j] = __floats2half2_rn(flip_sign(x[i + 2 * j] * f, signs, at + 2 * j) + c.x,
+                                        flip_sign(x[i + 2 * j + 1] * f, signs, at + 2 * j + 1) + c.y);
         }
-        const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
         *reinterpret_cast<uint2 *>(lifted + first + at) = *reinterpret_cast<const uint2 *>(pair);
     }
 }
@@ -86,8 +90,10 @@ static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __gr
         const char *source = p.source + i1 * p.source_stride[0] + i2 * p.source_stride[1] + i3 * p.source_stride[2];
         char *target = p.target + i1 * p.target_stride[0] + i2 * p.target_stride[1] + i3 * p.target_stride[2];
         __half *target_block = reinterpret_cast<__half *>(target) + block * n;
+        const __half *lacks = run_of_cell(p.runs, i1);
         lift_quarter<reader, format, values>(reinterpret_cast<const uint8_t *>(source) + block * format::block_bytes(n),
-                                             lifted[threadIdx.x / 32][(threadIdx.x & 31) / 4], table);
+                                             lifted[threadIdx.x / 32][(threadIdx.x & 31) / 4], table,
+                                             lacks == nullptr ? lacks : lacks + i2 * p.row_values + block * n);
         __syncwarp();
         store_blocks<n>(lifted[threadIdx.x / 32], target_block);
         __syncwarp();

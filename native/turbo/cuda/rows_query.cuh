@@ -55,13 +55,21 @@ store_column(const float (&x)[shape::blocks][shape::block_values / 16], float fa
     }
 }
 
+// Where the products of queries with the runs of a stretch go (run_products.cuh): of column i of head number n with run
+// r to to[n * head_pitch + r * run_pitch + i].
+struct run_sums {
+    int first_run, n_runs;
+    float *to;
+    int head_pitch, run_pitch;
+};
+
 // Queries of `columns` columns each of several KV heads, by half warps `half` of `halves`. Column i of `total` is
-// column i % columns of the head number i / columns, which is first_head + number * head_step. store(number, column, x,
-// factor, scale) puts x times `factor` where the products want it; a unit of a score then counts `scale`.
+// column i % columns of the head first_head + i / columns. store(number of the head, column, x, factor, scale) puts x
+// times `factor` where the products want it; a unit of a score then counts `scale`.
 template <class shape, class store_type>
-static __device__ __forceinline__ void prepare_columns(const attend_params &p, int first_head, int head_step,
-                                                       int first_column, int columns, int total, int half, int halves,
-                                                       const store_type &store) {
+static __device__ __forceinline__ void prepare_columns(const attend_params &p, int first_head, int first_column,
+                                                       int columns, int total, int half, int halves,
+                                                       const run_sums &sums, const store_type &store) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;
@@ -73,8 +81,7 @@ static __device__ __forceinline__ void prepare_columns(const attend_params &p, i
 #pragma unroll
         for (int d = 0; d < depth; d++) {
             const int i = start + d * halves, number = i / columns, column = first_column + i - number * columns;
-            const int row = p.by_gqa.divide(column),
-                      head = (first_head + number * head_step) * p.gqa + column - row * p.gqa;
+            const int row = p.by_gqa.divide(column), head = (first_head + number) * p.gqa + column - row * p.gqa;
             const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
             const bool real = i < total && column < p.n_columns;
 #pragma unroll
@@ -98,6 +105,11 @@ static __device__ __forceinline__ void prepare_columns(const attend_params &p, i
         for (int d = 0; d < depth; d++) {
             const int i = start + d * halves, number = i / columns, in_head = i - number * columns;
             if (i < total) { // the same for a warp: both are even or odd
+                if (p.run_room > 0) {
+                    static_assert(shape::blocks == 1, "one product a column");
+                    run_products<n>(x[d][0], p, (first_head + number) * shape::head_dim + lane * n, sums.first_run,
+                                    sums.n_runs, sums.to + number * sums.head_pitch + in_head, sums.run_pitch);
+                }
                 const float top = rotate_column<shape>(x[d], rotate);
                 store(number, in_head, x[d], top > 0.0f ? __fdividef(1.0f, top) : 0.0f, top * unit);
             }

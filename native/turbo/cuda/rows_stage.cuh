@@ -143,8 +143,9 @@ struct tile_ring {
 template <class shape> struct rows_layout {
     uint8_t *base;
 
-    static constexpr int header = 16;
+    static constexpr int header = 16; // pending rows, and the first run of the block's stretch
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
+    __device__ int *first_run() const { return reinterpret_cast<int *>(base + 8); }
     // Queries of a team as operands: [tile of 16 columns][step of 16 values][lane], and what their scores count.
     static __host__ __device__ int query_bytes(const attend_params &p) {
         return p.heads_per_block * p.warps_per_head * shape::columns * (shape::row_bytes + (int) sizeof(float));
@@ -155,8 +156,16 @@ template <class shape> struct rows_layout {
     __device__ float *scales(const attend_params &p, int head) const {
         return reinterpret_cast<float *>(queries(p, p.heads_per_block)) + head * p.warps_per_head * shape::columns;
     }
+    static __host__ __device__ int scale_row(const attend_params &p) { // of all heads
+        return p.heads_per_block * p.warps_per_head * shape::columns;
+    }
+    // What the runs of the block's stretch add to its scores: a row like the scales for each, behind them.
+    static __host__ __device__ int run_bytes(const attend_params &p) {
+        return p.run_room * scale_row(p) * (int) sizeof(float);
+    }
     __device__ uint64_t *barriers(const attend_params &p, int group) const {
-        return reinterpret_cast<uint64_t *>(base + header + query_bytes(p)) + group * 2 * tile_ring::slots;
+        return reinterpret_cast<uint64_t *>(base + header + query_bytes(p) + run_bytes(p)) +
+               group * 2 * tile_ring::slots;
     }
     __device__ uint8_t *k_table(const attend_params &p) const {
         return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
@@ -176,7 +185,7 @@ template <class shape> struct rows_layout {
         const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
         const int group = p.heads_per_block * team_bytes(p) +
                           tile_ring::slots * (tile_ring::slot_bytes(p) + 2 * (int) sizeof(uint64_t));
-        return (size_t) header + query_bytes(p) + tables + p.groups * group;
+        return (size_t) header + query_bytes(p) + tables + run_bytes(p) + p.groups * group;
     }
     // Afterwards: outputs [warp][column][parked_row], then (maximum, sum) [warp][column].
     static __host__ size_t parked_bytes() {

@@ -18,7 +18,29 @@ template <class shape> struct rows_state {
     float out[shape::tiles][shape::chunks][4];
 };
 
-// s[tile][n][i]: column g (i < 2) or g + 8, token 8n + 2t + (i & 1).
+// What a tile's runs add to its scores (run_products.cuh), in the unit of the products, which count `factor`. 16 tokens
+// have one run. What run `first_run` and those behind it add follows the warp's scales, a row each.
+template <class shape>
+static __device__ __forceinline__ void begin_with_runs(float (&s)[shape::tiles][shape::keys / 8][4],
+                                                       const float (&factor)[shape::tiles][2], const attend_params &p,
+                                                       const float *scales, int first_run, int first) {
+    const int g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+    for (int m = 0; m < shape::tiles; m++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float unit = factor[m][h] > 0.0f ? __fdividef(1.0f, factor[m][h]) : 0.0f;
+#pragma unroll
+            for (int k = 0; k < shape::keys / 16; k++) {
+                const int row = p.runs.run_of(first + 16 * k) - first_run + 1;
+                const float x = unit * scales[row * rows_layout<shape>::scale_row(p) + 16 * m + 8 * h + g];
+                s[m][2 * k][2 * h] = s[m][2 * k][2 * h + 1] = s[m][2 * k + 1][2 * h] = s[m][2 * k + 1][2 * h + 1] = x;
+            }
+        }
+    }
+}
+
+// s[tile][n][i] +=: column g (i < 2) or g + 8, token 8n + 2t + (i & 1).
 template <class shape>
 static __device__ __forceinline__ void rows_scores(float (&s)[shape::tiles][shape::keys / 8][4], const uint4 *queries,
                                                    const uint8_t *k, const quarter_chunks<shape::head_dim> &chunks) {

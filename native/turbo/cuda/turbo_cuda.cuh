@@ -25,6 +25,26 @@ void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * 
 void turbo_cuda_keep_rows(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 
+// Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours. False
+// for other operators.
+bool turbo_cuda_change_keys(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+
+// Does an attention kernel of upstream's get its keys in full? It does if they lack no centres of runs, and if it reads an
+// f16 copy (`lifted`) in which they are put back.
+bool turbo_cuda_keys_are_whole(int device, const ggml_tensor * dst, bool lifted);
+// Around such a kernel: what it lifts of the keys of `dst` gets the centres back. Null: nothing does.
+struct turbo_cuda_lifting {
+    explicit turbo_cuda_lifting(const ggml_tensor * dst);
+    ~turbo_cuda_lifting();
+    turbo_cuda_lifting(const turbo_cuda_lifting &) = delete;
+
+private:
+    const ggml_tensor * before;
+};
+
+// Has the state of centres changed since this was last asked for the graph? What was captured of it is out of date then.
+bool turbo_cuda_runs_changed(const void * graph);
+
 // At the end of a graph: wait for writes beside it.
 void turbo_cuda_join(ggml_backend_cuda_context & ctx);
 
@@ -47,6 +67,6 @@ bool turbo_cuda_supports_op(int device, const ggml_tensor * op, bool * answer);
 bool turbo_cuda_cpy(ggml_backend_cuda_context & ctx, const ggml_tensor * src, ggml_tensor * dst);
 bool turbo_cuda_get_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
-// Lifting to f16, contiguous and strided; null for other types.
+// Lifting to f16, contiguous and strided; null for other types, but for keys whose centres have to be put back.
 to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type);
 to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type);

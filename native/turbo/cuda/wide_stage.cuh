@@ -133,8 +133,12 @@ template <class shape> struct wide_layout {
     __device__ float *scales(const attend_params &p, int head) const {
         return reinterpret_cast<float *>(v_table(p) + look_up_bytes(p.v.format, 2)) + head * wide_columns;
     }
+    // What the runs of the block's stretch add to a head's scores: wide_columns for each.
+    __device__ float *run_sums(const attend_params &p, int head) const {
+        return scales(p, p.heads_per_block) + head * p.run_room * wide_columns;
+    }
     __device__ uint64_t *staged_barriers(const attend_params &p) const {
-        return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block));
+        return reinterpret_cast<uint64_t *>(run_sums(p, p.heads_per_block));
     }
     __device__ wide_stage<shape::slots> stage(const attend_params &p) const {
         return {staged(p), staged_barriers(p), staged_barriers(p) + shape::slots};
@@ -149,7 +153,8 @@ template <class shape> struct wide_layout {
     }
     static __host__ size_t bytes(const attend_params &p) {
         const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
-        return (size_t) 2048 + p.heads_per_block * (shape::query_bytes + wide_columns * sizeof(float)) +
+        return (size_t) 2048 +
+               p.heads_per_block * (shape::query_bytes + (1 + p.run_room) * wide_columns * sizeof(float)) +
                wide_heads * p.tile_buffers * (shape::tile_bytes + 2 * sizeof(uint64_t)) +
                shape::slots * (tile_ring::slot_bytes(p) + 2 * sizeof(uint64_t)) + tables;
     }

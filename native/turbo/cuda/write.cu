@@ -1,6 +1,7 @@
 // Kernels that encode rows into blocks and decode them again.
 
 #include "launch.cuh"
+#include "runs.cuh"
 #include "trellis.cuh"
 #include "write.h"
 
@@ -17,6 +18,7 @@ struct write_params {
 struct row_place {
     const char *source;
     char *target;
+    const __half *lacks; // of its run, or null
 };
 
 static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, int row) {
@@ -28,13 +30,21 @@ static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, 
         target_row = w.ids_64 ? *reinterpret_cast<const int64_t *>(id) : *reinterpret_cast<const int32_t *>(id);
     }
     return {w.source + i1 * w.source_stride[0] + i2 * w.source_stride[1] + i3 * w.source_stride[2],
-            w.target + target_row * w.target_stride[0] + i2 * w.target_stride[1] + i3 * w.target_stride[2]};
+            w.target + target_row * w.target_stride[0] + i2 * w.target_stride[1] + i3 * w.target_stride[2],
+            run_of_cell(w.runs, target_row)};
 }
 
+struct block_place {
+    const char *source;
+    uint8_t *target;
+    int first;           // value of the row
+    const __half *lacks; // as of the row
+};
+
 template <int n>
-static __device__ __forceinline__ void load_block(const write_tensor &w, const char *source, int first,
-                                                  float (&x)[n / 32]) {
-    const int at = first + (threadIdx.x & 31) * (n / 32);
+static __device__ __forceinline__ void load_block(const write_tensor &w, const block_place &place, float (&x)[n / 32]) {
+    const char *source = place.source;
+    const int at = place.first + (threadIdx.x & 31) * (n / 32);
 #pragma unroll
     for (int i = 0; i < n / 32; i++) {
         x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
@@ -45,26 +55,24 @@ static __device__ __forceinline__ void load_block(const write_tensor &w, const c
         if (w.centre != nullptr) {
             x[i] -= w.centre[at + i];
         }
+        if (place.lacks != nullptr) {
+            x[i] -= __half2float(place.lacks[at + i]);
+        }
     }
 }
-
-struct block_place {
-    const char *source;
-    uint8_t *target;
-    int first; // value of the row
-};
 
 template <class format, int n>
 static __device__ __forceinline__ block_place place_of_block(const write_tensor &w, int index) {
     const int blocks = w.row_values / n, row = index / blocks, block = index - row * blocks;
     const row_place place = place_of_row(w, row);
-    return {place.source, reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n), block * n};
+    return {place.source, reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n), block * n,
+            place.lacks};
 }
 
 template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index) {
     const block_place place = place_of_block<format, n>(w, index);
     float x[n / 32];
-    load_block<n>(w, place.source, place.first, x);
+    load_block<n>(w, place, x);
     encode_scalar<format, n>(place.target, x);
 }
 
@@ -74,7 +82,7 @@ static __device__ __forceinline__ void write_trellis_block(const write_tensor &w
     wait_for_previous_kernel();
     const block_place place = place_of_block<format, n>(w, index);
     float x[n / 32];
-    load_block<n>(w, place.source, place.first, x);
+    load_block<n>(w, place, x);
     encode_trellis<format, n>(place.target, x, costs, static_cast<trellis_scratch<n> *>(scratch));
 }
 
@@ -87,7 +95,7 @@ template <int n> static __device__ __forceinline__ void write_q8_0(const write_t
     constexpr int values = n / 32, lanes = 32 / values;
     const block_place place = place_of_block<format_q8_0, n>(w, index);
     float x[values], top = 0.0f;
-    load_block<n>(w, place.source, place.first, x);
+    load_block<n>(w, place, x);
 #pragma unroll
     for (int i = 0; i < values; i++) {
         top = fmaxf(top, fabsf(x[i]));

@@ -19,6 +19,7 @@ struct write_tensor {
     int ids_64;          // i64, else i32
     const float *factor; // every row counts times these (row_values of them), or null
     const float *centre; // then subtracted from every row (row_values of them), or null
+    key_runs runs;       // likewise, by the row of the target it goes to; with runs there is no centre
     int format, block;   // turbo format or q8_0, values a block (of q8_0: 64 or 128, whole blocks of 32)
     int row_values, ne1, ne2, n_rows;
 };
@@ -41,10 +42,26 @@ struct read_tensor {
     int target_half;
     int format, block, row_values, ne1, ne2;
     int64_t n_rows;
+    key_runs runs; // lift_rows and add_runs only: what the source lacks is added; cell i1, head i2
 };
 cudaError_t read_rows(const read_tensor &args, cudaStream_t stream);
 
 // The same for whole tensors to f16 without ids, faster. Target rows 16-byte aligned.
 cudaError_t lift_rows(const read_tensor &args, cudaStream_t stream);
+
+// Where nothing encodes or decodes keys in the same launch (runs.cu): f32 rows plus `sign` times the centres of their cells.
+struct run_change {
+    const float *source;
+    float *target;
+    int64_t source_stride, target_stride; // in values
+    const int64_t *ids;                   // cell of a row, or null: rows are cells
+    int row_values, n_rows;
+    float sign;
+    key_runs runs;
+};
+cudaError_t change_by_runs(const run_change &args, cudaStream_t stream);
+
+// f16 rows at the target plus the centres of theirs, in place.
+cudaError_t add_runs(const read_tensor &args, cudaStream_t stream);
 
 } // namespace turbo_cuda

@@ -1,6 +1,6 @@
 // Centred keys: one vector c per KV layer is subtracted from every key before it is stored. Softmax does not change
-// when the same vector is taken from all keys a query sees, so it is never added back on reading. Where all reading goes
-// through our attention on the CPU, each run of cells has a vector of its own instead (kv_runs.h), which is added back.
+// when the same vector is taken from all keys a query sees, so it is never added back on reading. Where all readers can add
+// it back, each run of cells has a vector of its own instead (kv_runs.h).
 #pragma once
 
 #include "ggml.h"

@@ -15,7 +15,7 @@
 
 static constexpr float LARGEST_F16 = 65504.0f;
 
-// TURBO_CENTER_RUNS=0: one centre a layer on the CPU too, as a GPU has it, so that saved state goes from one to the other.
+// TURBO_CENTER_RUNS=0: one centre a layer everywhere, also where runs would do.
 static bool runs_are_wanted() {
     const char * value = std::getenv("TURBO_CENTER_RUNS");
     return value == nullptr || std::string_view(value) != "0";
@@ -123,9 +123,8 @@ private:
         const uint32_t n_cells = (uint32_t) k->ne[1], length = turbo_run_length(n_cells);
         const bool turned = fit.roped && hparams.rope_type != LLAMA_ROPE_TYPE_NONE && hparams.has_rope(il);
         const bool placed = cache->n_stream == cache->n_seq_max && n_cells >= ctx->get_cparams().n_ctx_seq;
-        const bool on_cpu = ggml_backend_buffer_get_type(k->buffer) == ggml_backend_cpu_buffer_type();
         // MiniMax-M3 builds its attention itself, without the hook that hands it the centres.
-        if (!runs_are_wanted() || !turned || !placed || !on_cpu || n_cells <= length
+        if (!runs_are_wanted() || !turned || !placed || n_cells <= length
             || ctx->get_model().arch == LLM_ARCH_MINIMAX_M3 || !turbo_runs_are_read(ctx, k)) {
             return {};
         }

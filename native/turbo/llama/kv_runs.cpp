@@ -20,6 +20,7 @@ static bool is_view(const ggml_tensor * t) {
 // A centre of each run, as far as reading an operator's shapes goes.
 static ggml_tensor stand_in(const ggml_tensor * k) {
     ggml_tensor runs = {};
+    runs.buffer = k->buffer;
     runs.type = GGML_TYPE_F16;
     runs.ne[0] = k->ne[0];
     runs.ne[1] = k->ne[1] / TURBO_RUN_STEP + 2;
@@ -28,6 +29,34 @@ static ggml_tensor stand_in(const ggml_tensor * k) {
     runs.nb[1] = runs.nb[2] = runs.nb[3] = runs.ne[0] * sizeof(ggml_fp16_t);
     turbo_runs_describe(&runs, TURBO_RUN_STEP, (int32_t) k->ne[1]);
     return runs;
+}
+
+// Whether an attention like `node`, of any number of rows, adds `runs` where they lie.
+static bool adds_runs(const ggml_tensor * node, ggml_tensor * runs) {
+    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(runs->buffer);
+    ggml_tensor attention = *node;
+    attention.src[TURBO_RUNS_SRC] = runs;
+    if (buft == ggml_backend_cpu_buffer_type()) {
+        return turbo_cpu_fattn_reads(&attention);
+    }
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(buft);
+    if (device == nullptr || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) {
+        return false;
+    }
+    for (const int64_t rows : { 1, 2, 3, 8, 9, 16, 17, 512 }) { // a GPU has kernels for few rows and for many
+        ggml_tensor q = *node->src[0], mask = {};
+        q.ne[1] = attention.ne[2] = rows;
+        attention.src[0] = &q;
+        if (node->src[3] != nullptr) {
+            mask = *node->src[3];
+            mask.ne[1] = rows;
+            attention.src[3] = &mask;
+        }
+        if (!ggml_backend_dev_supports_op(device, &attention)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool turbo_runs_are_read(const llama_context * ctx, const ggml_tensor * k) {
@@ -48,9 +77,7 @@ bool turbo_runs_are_read(const llama_context * ctx, const ggml_tensor * k) {
             if (node->op != GGML_OP_FLASH_ATTN_EXT || j != 1) {
                 return false;
             }
-            ggml_tensor attention = *node;
-            attention.src[TURBO_RUNS_SRC] = &runs;
-            if (!turbo_cpu_fattn_reads(&attention)) {
+            if (!adds_runs(node, &runs)) {
                 return false;
             }
             read = true;
@@ -72,21 +99,35 @@ void turbo_runs_attend(ggml_backend_sched_t sched, ggml_backend_t cpu, ggml_tens
     if (k == nullptr || !is_view(k)) {
         return;
     }
-    attention->src[TURBO_RUNS_SRC] = k->src[1];
-    ggml_backend_sched_set_tensor_backend(sched, attention, cpu);
+    ggml_tensor * runs = k->src[1];
+    attention->src[TURBO_RUNS_SRC] = runs;
+    ggml_backend_t home = cpu;
+    for (int i = 0; runs->buffer != nullptr && i < ggml_backend_sched_get_n_backends(sched); ++i) {
+        ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
+        if (ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(runs->buffer))) {
+            home = backend;
+            break;
+        }
+    }
+    ggml_backend_sched_set_tensor_backend(sched, attention, home);
 }
 
-// to[i] = from[i] + sign * a row of centres
-static void add_row(const ggml_tensor * runs, int64_t row, float sign, const float * from, float * to) {
-    const auto * halves = (const ggml_fp16_t *) ((const char *) runs->data + row * runs->nb[1]);
+// to[i] = from[i] + sign * center[i], n values
+static void add(const ggml_fp16_t * halves, int64_t n_values, float sign, const float * from, float * to) {
     float center[256];
-    for (int64_t done = 0; done < runs->ne[0]; done += 256) {
-        const int64_t n = std::min<int64_t>(256, runs->ne[0] - done);
+    for (int64_t done = 0; done < n_values; done += 256) {
+        const int64_t n = std::min<int64_t>(256, n_values - done);
         ggml_fp16_to_fp32_row(halves + done, center, n);
         for (int64_t i = 0; i < n; ++i) {
             to[done + i] = from[done + i] + sign * center[i];
         }
     }
+}
+
+// The same with a row of centres in CPU memory.
+static void add_row(const ggml_tensor * runs, int64_t row, float sign, const float * from, float * to) {
+    GGML_ASSERT(turbo_runs_are(runs));
+    add((const ggml_fp16_t *) ((const char *) runs->data + row * runs->nb[1]), runs->ne[0], sign, from, to);
 }
 
 static void subtract_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_tensor * runs, const ggml_tensor * cells, int ith,
@@ -118,29 +159,36 @@ static void flatten_op(ggml_tensor * dst, const ggml_tensor * keys, const ggml_t
 ggml_tensor * turbo_runs_subtract(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, ggml_tensor * cells) {
     GGML_ASSERT(keys->type == GGML_TYPE_F32 && keys->ne[0] == runs->ne[0] && keys->nb[0] == sizeof(float));
     GGML_ASSERT(cells->type == GGML_TYPE_I64 && cells->ne[0] == keys->ne[1]);
-    return ggml_map_custom3(ctx, keys, runs, cells, subtract_op, GGML_N_TASKS_MAX, nullptr);
+    return ggml_map_custom3(ctx, keys, runs, cells, subtract_op, GGML_N_TASKS_MAX, (void *) TURBO_RUNS_SUBTRACT);
 }
 
-static ggml_tensor * of_all_cells(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, ggml_custom2_op_t op) {
+static ggml_tensor * of_all_cells(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys, ggml_custom2_op_t op,
+                                  turbo_runs_change change) {
     GGML_ASSERT(ggml_is_contiguous(keys) && keys->type == GGML_TYPE_F32 && keys->ne[0] * keys->ne[1] == runs->ne[0]);
-    return ggml_map_custom2(ctx, keys, runs, op, GGML_N_TASKS_MAX, nullptr);
+    return ggml_map_custom2(ctx, keys, runs, op, GGML_N_TASKS_MAX, (void *) change);
 }
 
 ggml_tensor * turbo_runs_add(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys) {
-    return of_all_cells(ctx, runs, keys, add_op);
+    return of_all_cells(ctx, runs, keys, add_op, TURBO_RUNS_ADD);
 }
 
 ggml_tensor * turbo_runs_flatten(ggml_context * ctx, ggml_tensor * runs, ggml_tensor * keys) {
-    return of_all_cells(ctx, runs, keys, flatten_op);
+    return of_all_cells(ctx, runs, keys, flatten_op, TURBO_RUNS_FLATTEN);
 }
 
 void turbo_runs_recode(const ggml_tensor * runs, ggml_type type, const std::vector<turbo_runs_move> & moves, uint8_t * keys) {
+    const auto differs = [](const turbo_runs_move & move) { return move.from != move.to; };
+    if (std::none_of(moves.begin(), moves.end(), differs)) {
+        return;
+    }
+    std::vector<ggml_fp16_t> rows(ggml_nelements(runs)); // they may lie on a GPU
+    ggml_backend_tensor_get(runs, rows.data(), 0, ggml_nbytes(runs));
     std::vector<float> key(runs->ne[0]);
     for (const turbo_runs_move & move : moves) {
-        if (move.from != move.to) {
+        if (differs(move)) {
             ggml_get_type_traits(type)->to_float(keys, key.data(), runs->ne[0]);
-            add_row(runs, move.from, 1.0f, key.data(), key.data());
-            add_row(runs, move.to, -1.0f, key.data(), key.data());
+            add(&rows[move.from * runs->ne[0]], runs->ne[0], 1.0f, key.data(), key.data());
+            add(&rows[move.to * runs->ne[0]], runs->ne[0], -1.0f, key.data(), key.data());
             ggml_quantize_chunk(type, key.data(), keys, 0, 1, runs->ne[0], nullptr);
         }
         keys += ggml_row_size(type, runs->ne[0]);

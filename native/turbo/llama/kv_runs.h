@@ -19,14 +19,14 @@ struct llama_context;
 // values take, 4 % at 8,192.
 uint32_t turbo_run_length(uint32_t n_cells);
 
-// Whether every reader of the keys `k` in the context's graph is an attention that adds centres of runs back: one of ours, on
-// the CPU. The graph that was laid out when the context was made is asked.
+// Whether every reader of the keys `k` in the context's graph is an attention that adds centres of runs back: ours on the CPU,
+// or a GPU's if the keys lie there. The graph that was laid out when the context was made is asked.
 bool turbo_runs_are_read(const llama_context * ctx, const ggml_tensor * k);
 
 // Marks `view`, the cells of `k` that a graph reads, with the centres they lack (null: none), and returns it.
 ggml_tensor * turbo_runs_mark(ggml_tensor * view, ggml_tensor * runs);
 
-// The hook behind flash attention: hands it the centres that its keys are marked with, and keeps it on the CPU then.
+// The hook behind flash attention: hands it the centres that its keys are marked with, and keeps it where those lie.
 void turbo_runs_attend(ggml_backend_sched_t sched, ggml_backend_t cpu, ggml_tensor * attention);
 
 // keys - centres, keys [values, tokens] that will lie in `cells` (I64: stream by stream).

@@ -13,6 +13,7 @@ struct attend_case {
     int slices = 0, splits = 0;
     bool loud_hidden = false; // values of hidden tokens are huge
     attend_way way = attend_way::best;
+    bool loud_real = false; // values of some real tokens are large
 };
 
 static const char *format_name(int f) {
@@ -74,6 +75,13 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
                     block[0] = (uint8_t) header, block[1] = (uint8_t) (header >> 8);
                 }
             }
+        }
+    }
+
+    if (c.loud_real) { // q8_0: an f16 scale leads every 34 bytes
+        const uint16_t scale = reference::float_to_half(5.0f);
+        for (size_t at = rng() % 50 * 34; at < v.size(); at += (1 + rng() % 900) * 34) {
+            memcpy(&v[at], &scale, sizeof(scale));
         }
     }
 
@@ -199,6 +207,32 @@ static std::vector<attend_case> make_cases(bool small) {
         cases.push_back(c);
         c.mask = false;
         cases.push_back(c);
+    }
+    // q8_0 as bytes (attend_q8.cuh): whole and part tiles of both lengths, heads at either place within 16 bytes
+    for (int v : {(int) KV_Q8_0, (int) KV_TURBO3}) {
+        cases.push_back({KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 530});
+        if (small) {
+            continue;
+        }
+        for (int slices : {1, 2}) {
+            for (int splits : {1, 2, 5, 16}) {
+                attend_case c = {KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 1030 + 7 * splits};
+                c.slices = slices, c.splits = splits;
+                cases.push_back(c);
+                c.n_head = 8, c.n_head_kv = 8, c.n_streams = 2, c.loud_hidden = true;
+                cases.push_back(c);
+                c.loud_hidden = false, c.loud_real = v == KV_Q8_0;
+                cases.push_back(c);
+            }
+        }
+        for (int heads : {1, 2, 3, 5, 8, 16}) {
+            for (int n_kv : {1, 20, 300, 5000}) {
+                cases.push_back({KV_Q8_0, v, 128, 128, heads * (1 + n_kv % 8), heads, 1, 1, n_kv});
+            }
+        }
+        cases.push_back({KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 40000});
+        cases.push_back({KV_Q8_0, v, 128, 128, 10, 2, 1, 3, 9000});
+        cases.back().soft_cap = 20, cases.back().sinks = true;
     }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
         if (cases[i].head_dim == 128 && cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows > 16) {

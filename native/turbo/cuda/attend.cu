@@ -195,12 +195,15 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
     const bool scalar = scalar_family(args), own = own_instance(args, plan);
     const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (own && args.k.format < KV_TURBO4_TCQ));
-    const int many = four ? 4 : args.head_dim == 512 && !scalar && !own ? 1 : 2;
+    const bool one = (args.head_dim == 512 && !scalar && !own) || (own && args.v.format == KV_Q8_0);
+    const int many = four ? 4 : one ? 1 : 2;
     const int count = own ? 4 : 2; // values a look-up
     const size_t tables = look_up_bytes(args.k.format, count) +
                           (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
+    // queries, and for every slot what a row may be off
+    const size_t queries = plan.heads_per_block * args.head_dim * 32, rest = 1024 + 64 * ring_slots * groups;
     const bool fits =
-        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 24 * 1024 <= args.shared_limit;
+        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + queries + rest <= args.shared_limit;
     plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;

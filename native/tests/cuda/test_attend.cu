@@ -155,7 +155,7 @@ static std::vector<attend_case> make_cases(bool small) {
             cases.push_back({f, f, 128, 128, 32, 4, 1, 1, n_kv});
             cases.back().loud_hidden = n_kv >= 64;
         }
-        for (int slices : {1, 4}) {
+        for (int slices : {1, 2, 4}) {
             for (int splits : {1, 2, 5, 16}) {
                 attend_case c = {f, f, 128, 128, 32, 4, 1, 1, 1030};
                 c.slices = slices, c.splits = splits;

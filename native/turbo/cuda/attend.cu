@@ -159,6 +159,11 @@ static bool use_teams(const attend_args &args, int columns, attend_way way) {
     return way == attend_way::team || args.n_kv >= (scalar_family(args) ? 24576 : 8192);
 }
 
+// Shared memory that newest tokens take if they come from their source.
+static size_t newest_bytes(const attend_args &args, const attend_plan &plan) {
+    return plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles) * sizeof(float);
+}
+
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
@@ -196,15 +201,19 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     const bool scalar = scalar_family(args), own = own_instance(args, plan);
     const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (own && args.k.format < KV_TURBO4_TCQ));
     const bool one = (args.head_dim == 512 && !scalar && !own) || (own && args.v.format == KV_Q8_0);
-    const int many = four ? 4 : one ? 1 : 2;
-    const int count = own ? 4 : 2; // values a look-up
-    const size_t tables = look_up_bytes(args.k.format, count) +
-                          (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
-    // queries, and for every slot what a row may be off
-    const size_t queries = plan.heads_per_block * args.head_dim * 32, rest = 1024 + 64 * ring_slots * groups;
-    const bool fits =
-        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + queries + rest <= args.shared_limit;
-    plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
+    const auto look_up = [&](int count) {
+        return own ? own_look_up(args.k.format, args.v.format, args.head_dim, count) : 2;
+    };
+    const size_t queries = plan.heads_per_block * args.head_dim * (own || scalar ? 16 : 32),
+                 newest = attend_takes_newest(args, plan) ? newest_bytes(args, plan) : 0;
+    const auto fits = [&](int count) {
+        const size_t tables = look_up_bytes(args.k.format, look_up(count)) +
+                              (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, look_up(count)));
+        const size_t ring = ring_slots * groups * (token_bytes(args, plan) * 16 * count + 64);
+        return ring + tables + queries + newest + 2048 <= args.shared_limit;
+    };
+    const int many = look_up(2) == 3 && fits(2) ? 2 : four ? 4 : one ? 1 : 2;
+    plan.slices = slices > 0 ? slices : fits(many) && args.n_kv >= 32 * groups * width ? many : 1;
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
     }
@@ -224,9 +233,8 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
 // before the attention needs them.
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
     const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
-    const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);
     return args.pending.n_rows > 0 && args.n_streams == 1 && encoded && plan.warps_per_head == 0 &&
-           (is_trellis(args.k.format) || is_trellis(args.v.format)) && floats * sizeof(float) <= 20 * 1024;
+           (is_trellis(args.k.format) || is_trellis(args.v.format)) && newest_bytes(args, plan) <= 20 * 1024;
 }
 
 // A launch that is still writing keeps its multiprocessors for a while. If they are few, thread blocks that come second

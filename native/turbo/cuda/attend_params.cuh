@@ -80,6 +80,16 @@ static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;
 }
 
+// Trellis values a look-up in an instance of a pair's own. Four of turbo2_tcq cost a table of 64 KB, three of turbo3_tcq
+// one of 128 KB: for a short cache that does not pay, and beside the latter only short tiles have room.
+static __host__ __device__ constexpr int own_look_up(int k_format, int v_format, int head_dim, int slices) {
+    const bool threes = head_dim == 128 && slices == 2;
+    return slices == 1 || k_format != v_format      ? 2
+           : k_format == KV_TURBO2_TCQ              ? 4
+           : k_format == KV_TURBO3_TCQ && threes ? 3
+                                                    : 2;
+}
+
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens
 // of the cache at a time: many for throughput, few for latency.
 template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family_> struct attend_shape {
@@ -94,11 +104,10 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int slices = slices_;
     static constexpr int keys = 16 * slices;
     static constexpr int values_per_lane = values_per_lane_;
-    // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
-    static constexpr int look_up = family == family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ) && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;
     static constexpr int head_dim = blocks * block_values;
+    static constexpr int look_up = own_look_up(k_format, v_format, head_dim, slices);
     static constexpr int columns = 8 * tiles;
     // Accumulators of a block and tile of columns, four values each: what tile_values and the like put out.
     static constexpr int outputs = v_format == KV_Q8_0 ? 9 : values_per_lane / 4;

@@ -79,12 +79,19 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
     return heads * block * (args.head_dim / args.block) + (rows ? 30 : 0);
 }
 
+// Shared memory of the queries of a thread block, and what lies before them. They are twice as large as halves.
+static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
+    const size_t value = own_instance(args, plan) || scalar_family(args) ? 16 : 32;
+    return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
+           512 * plan.tiles;
+}
+
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
-    const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
-    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
+    const size_t tables =
+        look_up_bytes(args.k.format, 2) + (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, 2));
     const size_t walking =
-        queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
+        query_bytes(args, plan) + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
     return std::max(walking, parked);
 }
@@ -184,7 +191,9 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     while (args.n_head_kv % plan.heads_per_block != 0) {
         plan.heads_per_block--;
     }
-    while (plan.heads_per_block > 1 && smallest_block(args, plan) > args.shared_limit) {
+    plan.slices = plan.tiles > 1 && args.head_dim != 256 ? 2 : 1; // at least
+    const auto newest = [&] { return attend_takes_newest(args, plan) ? newest_bytes(args, plan) : 0; };
+    while (plan.heads_per_block > 1 && smallest_block(args, plan) + newest() > args.shared_limit) {
         do {
             plan.heads_per_block--;
         } while (args.n_head_kv % plan.heads_per_block != 0);
@@ -204,13 +213,11 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     const auto look_up = [&](int count) {
         return own ? own_look_up(args.k.format, args.v.format, args.head_dim, count) : 2;
     };
-    const size_t queries = plan.heads_per_block * args.head_dim * (own || scalar ? 16 : 32),
-                 newest = attend_takes_newest(args, plan) ? newest_bytes(args, plan) : 0;
     const auto fits = [&](int count) {
         const size_t tables = look_up_bytes(args.k.format, look_up(count)) +
                               (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, look_up(count)));
         const size_t ring = ring_slots * groups * (token_bytes(args, plan) * 16 * count + 64);
-        return ring + tables + queries + newest + 2048 <= args.shared_limit;
+        return ring + tables + query_bytes(args, plan) + newest() <= args.shared_limit;
     };
     const int many = look_up(2) == 3 && fits(2) ? 2 : four ? 4 : one ? 1 : 2;
     plan.slices = slices > 0 ? slices : fits(many) && args.n_kv >= 32 * groups * width ? many : 1;

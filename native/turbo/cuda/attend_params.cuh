@@ -80,14 +80,14 @@ static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;
 }
 
-// Trellis values a look-up in an instance of a pair's own. Four of turbo2_tcq cost a table of 64 KB, three of turbo3_tcq
-// one of 128 KB: for a short cache that does not pay, and beside the latter only short tiles have room.
+// Trellis values a look-up in an instance of a pair's own. Four of turbo2_tcq cost a table of 64 KB, three of
+// turbo3_tcq one of 128 KB: for a short cache that does not pay, and beside the latter only short tiles have room.
 static __host__ __device__ constexpr int own_look_up(int k_format, int v_format, int head_dim, int slices) {
     const bool threes = head_dim == 128 && slices == 2;
-    return slices == 1 || k_format != v_format      ? 2
-           : k_format == KV_TURBO2_TCQ              ? 4
+    return slices == 1 || k_format != v_format   ? 2
+           : k_format == KV_TURBO2_TCQ           ? 4
            : k_format == KV_TURBO3_TCQ && threes ? 3
-                                                    : 2;
+                                                 : 2;
 }
 
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens

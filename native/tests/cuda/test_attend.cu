@@ -15,6 +15,7 @@ struct attend_case {
     attend_way way = attend_way::best;
     int run = 0; // cells that share a centre which their keys lack; queries are scaled then, too
     bool flat = false;
+    bool loud_real = false; // values of some real tokens are large
 };
 
 static const char *format_name(int f) {
@@ -105,6 +106,13 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     if (c.run > 0) {
         dcentres.upload(centres), dq_scale.upload(q_scale);
     }
+    if (c.loud_real) { // q8_0: an f16 scale leads every 34 bytes
+        const uint16_t scale = reference::float_to_half(5.0f);
+        for (size_t at = rng() % 50 * 34; at < v.size(); at += (1 + rng() % 900) * 34) {
+            memcpy(&v[at], &scale, sizeof(scale));
+        }
+    }
+
     device_buffer<uint8_t> dk(k.size() + 64), dv(v.size() + 64);
     device_buffer<float> dq(q.size()), dsinks(sinks.size()), out(q.size());
     device_buffer<uint16_t> dmask(mask.size());
@@ -188,7 +196,7 @@ static std::vector<attend_case> make_cases(bool small) {
             cases.push_back({f, f, 128, 128, 32, 4, 1, 1, n_kv});
             cases.back().loud_hidden = n_kv >= 64;
         }
-        for (int slices : {1, 4}) {
+        for (int slices : {1, 2, 4}) {
             for (int splits : {1, 2, 5, 16}) {
                 attend_case c = {f, f, 128, 128, 32, 4, 1, 1, 1030};
                 c.slices = slices, c.splits = splits;
@@ -240,6 +248,32 @@ static std::vector<attend_case> make_cases(bool small) {
         cases.push_back(c);
         c.mask = false;
         cases.push_back(c);
+    }
+    // q8_0 as bytes (attend_q8.cuh): whole and part tiles of both lengths, heads at either place within 16 bytes
+    for (int v : {(int) KV_Q8_0, (int) KV_TURBO3}) {
+        cases.push_back({KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 530});
+        if (small) {
+            continue;
+        }
+        for (int slices : {1, 2}) {
+            for (int splits : {1, 2, 5, 16}) {
+                attend_case c = {KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 1030 + 7 * splits};
+                c.slices = slices, c.splits = splits;
+                cases.push_back(c);
+                c.n_head = 8, c.n_head_kv = 8, c.n_streams = 2, c.loud_hidden = true;
+                cases.push_back(c);
+                c.loud_hidden = false, c.loud_real = v == KV_Q8_0;
+                cases.push_back(c);
+            }
+        }
+        for (int heads : {1, 2, 3, 5, 8, 16}) {
+            for (int n_kv : {1, 20, 300, 5000}) {
+                cases.push_back({KV_Q8_0, v, 128, 128, heads * (1 + n_kv % 8), heads, 1, 1, n_kv});
+            }
+        }
+        cases.push_back({KV_Q8_0, v, 128, 128, 32, 4, 1, 1, 40000});
+        cases.push_back({KV_Q8_0, v, 128, 128, 10, 2, 1, 3, 9000});
+        cases.back().soft_cap = 20, cases.back().sinks = true;
     }
     // the same with centres of runs of each length, and with one centre for all cells
     for (size_t i = 0, n = cases.size(); i < n; i++) {

@@ -95,15 +95,29 @@ static size_t run_bytes(const attend_args &args, int blocks, size_t columns) {
     return most_runs(args.runs, args.n_kv / splits + 16) * columns * sizeof(float);
 }
 
+// Shared memory of the queries of a thread block, and what lies before them. They are twice as large as halves.
+static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
+    const size_t value = own_instance(args, plan) || scalar_family(args) ? 16 : 32;
+    return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
+           512 * plan.tiles;
+}
+
+// The same for warps that unpack for themselves.
+static size_t own_run_bytes(const attend_args &args, const attend_plan &plan) {
+    const int columns = 8 * plan.tiles,
+              column_blocks = (args.n_head / args.n_head_kv * args.n_rows + columns - 1) / columns;
+    const int blocks = args.n_streams * column_blocks * (args.n_head_kv / plan.heads_per_block);
+    return run_bytes(args, blocks, (size_t) plan.heads_per_block * columns);
+}
+
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
 static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
-    const size_t queries = (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * 32 + 128);
-    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
+    const size_t tables =
+        look_up_bytes(args.k.format, 2) + (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, 2));
     const size_t walking =
-        queries + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
+        query_bytes(args, plan) + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
-    const int blocks = args.n_streams * (args.n_head_kv / plan.heads_per_block);
-    return std::max(walking + run_bytes(args, blocks, (size_t) plan.heads_per_block * plan.tiles * 8), parked);
+    return std::max(walking + own_run_bytes(args, plan), parked);
 }
 
 // Shared memory of attend_rows.cuh with so many groups of warps, tiles unpacked once: a little more than it takes.
@@ -174,8 +188,7 @@ static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan)
     const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     return 2048 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
-           tables + 16 +
-           run_bytes(args, args.n_streams * (args.n_head_kv / plan.heads_per_block), heads * 64);
+           tables + 16 + run_bytes(args, args.n_streams * (args.n_head_kv / plan.heads_per_block), heads * 64);
 }
 
 // Many columns, warpgroup products: two heads a thread block. False where the cache is too short to be shared out,
@@ -219,6 +232,11 @@ static bool use_wide(const attend_args &args, int columns, attend_way way) {
     return args.n_rows > 1 && args.n_kv >= (columns <= 32 && scalar_family(args) ? 4096 : 2048);
 }
 
+// Shared memory that newest tokens take if they come from their source.
+static size_t newest_bytes(const attend_args &args, const attend_plan &plan) {
+    return plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles) * sizeof(float);
+}
+
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
     const int columns = args.n_head / args.n_head_kv * args.n_rows;
@@ -243,7 +261,9 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     while (args.n_head_kv % plan.heads_per_block != 0) {
         plan.heads_per_block--;
     }
-    while (plan.heads_per_block > 1 && smallest_block(args, plan) > args.shared_limit) {
+    plan.slices = plan.tiles > 1 && args.head_dim != 256 ? 2 : 1; // at least
+    const auto newest = [&] { return attend_takes_newest(args, plan) ? newest_bytes(args, plan) : 0; };
+    while (plan.heads_per_block > 1 && smallest_block(args, plan) + newest() > args.shared_limit) {
         do {
             plan.heads_per_block--;
         } while (args.n_head_kv % plan.heads_per_block != 0);
@@ -259,13 +279,18 @@ attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int s
     // tokens a warp takes at a time: the instances that exist (attend_launch.cuh), few for short caches
     const bool scalar = scalar_family(args), own = own_instance(args, plan);
     const bool four = args.head_dim <= 128 && plan.tiles == 1 && (scalar || (own && args.k.format < KV_TURBO4_TCQ));
-    const int many = four ? 4 : args.head_dim == 512 && !scalar && !own ? 1 : 2;
-    const int count = own ? 4 : 2; // values a look-up
-    const size_t tables = look_up_bytes(args.k.format, count) +
-                          (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, count));
-    const bool fits =
-        ring_slots * groups * token_bytes(args, plan) * 16 * many + tables + 24 * 1024 <= args.shared_limit;
-    plan.slices = slices > 0 ? slices : fits && args.n_kv >= 32 * groups * width ? many : 1;
+    const bool one = (args.head_dim == 512 && !scalar && !own) || (own && args.v.format == KV_Q8_0);
+    const auto look_up = [&](int count) {
+        return own ? own_look_up(args.k.format, args.v.format, args.head_dim, count) : 2;
+    };
+    const auto fits = [&](int count) {
+        const size_t tables = look_up_bytes(args.k.format, look_up(count)) +
+                              (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, look_up(count)));
+        const size_t ring = ring_slots * groups * (token_bytes(args, plan) * 16 * count + 64);
+        return ring + tables + query_bytes(args, plan) + own_run_bytes(args, plan) + newest() <= args.shared_limit;
+    };
+    const int many = look_up(2) == 3 && fits(2) ? 2 : four ? 4 : one ? 1 : 2;
+    plan.slices = slices > 0 ? slices : fits(many) && args.n_kv >= 32 * groups * width ? many : 1;
     if (plan.tiles > 1) {
         plan.slices = args.head_dim == 256 ? 1 : 2;
     }
@@ -285,9 +310,8 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
 // before the attention needs them.
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
     const bool encoded = args.k.format < KV_F16 && args.v.format < KV_F16;
-    const size_t floats = (size_t) plan.heads_per_block * args.pending.n_rows * (args.head_dim + 8 * plan.tiles);
     return args.pending.n_rows > 0 && args.n_streams == 1 && encoded && plan.warps_per_head == 0 &&
-           (is_trellis(args.k.format) || is_trellis(args.v.format)) && floats * sizeof(float) <= 20 * 1024;
+           (is_trellis(args.k.format) || is_trellis(args.v.format)) && newest_bytes(args, plan) <= 20 * 1024;
 }
 
 // A launch that is still writing keeps its multiprocessors for a while. If they are few, thread blocks that come second

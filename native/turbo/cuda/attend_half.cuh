@@ -1,4 +1,5 @@
 // The two products of a tile for K or V stored in plain formats (f16, q8_0, q4_0): decoded to f16, on f16 tensor cores.
+// (q8_0 in an instance of its own takes another way: attend_q8.cuh.)
 //
 // As in decode.cuh, lane 4r+t owns token r and quarter t of a block of 128 or 64 values. A unit is four neighbouring
 // values v0-v3 of it, as two registers of two halves: (v0, v2) and (v1, v3), so that the outputs land where

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "attend_query.cuh"
-#include "attend_half.cuh"
+#include "attend_q8.cuh"
 #include "run_products.cuh"
 #include "stage.cuh"
 
@@ -40,7 +40,8 @@ template <int block_values> static __device__ __forceinline__ float value_unit(i
 // Running state of the columns 2t, 2t+1 of each tile.
 template <class shape> struct column_state {
     float maximum[shape::tiles][2], sum[shape::tiles][2];
-    float out[shape::blocks][shape::values_per_lane / 4][shape::tiles][4];
+    float out[shape::blocks][shape::outputs][shape::tiles][4];
+    int skew; // of q8_0 values, after the walk (attend_q8.cuh)
 };
 
 // The mask of a tile, fetched one tile ahead where all columns share one row of it: lane l holds tokens 2l and 2l + 1.
@@ -113,7 +114,7 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
 #pragma unroll
             for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
-                for (int r = 0; r < shape::values_per_lane / 4; r++) {
+                for (int r = 0; r < shape::outputs; r++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         state.out[b][r][n][i] *= scale[i & 1];
@@ -147,7 +148,7 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
                  const tile_rows &rows, int count, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
     if constexpr (shape::k_format == KV_Q8_0) {
-        return tile_scores_half<reader_q8_0<n>, shape>(s, rows, count, k.block_bytes, fragments, scales);
+        return tile_scores_q8<shape>(s, rows, fragments, scales);
     } else if constexpr (shape::one_pair) {
         using reader = typename reader_of<shape::k_format, n, shape::look_up>::type;
         return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales);
@@ -188,7 +189,7 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
                  const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
     if constexpr (shape::v_format == KV_Q8_0) {
-        return tile_values_half<reader_q8_0<n>, shape>(state.out, rows, limits, v.block_bytes, p, weight);
+        return tile_values_q8<shape>(state.out, rows, p, weight);
     } else if constexpr (shape::one_pair) {
         using reader = typename reader_of<shape::v_format, n, shape::look_up>::type;
         return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);
@@ -214,10 +215,12 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
                 break;
         }
     }
-    switch (v.format) {
-        TURBO_VALUES(KV_TURBO2, reader_2bit<n>);
-        TURBO_VALUES(KV_TURBO3, reader_3bit<n>);
-        TURBO_VALUES(KV_TURBO4, reader_4bit<n>);
+    if constexpr (!shape::one_pair) {
+        switch (v.format) {
+            TURBO_VALUES(KV_TURBO2, reader_2bit<n>);
+            TURBO_VALUES(KV_TURBO3, reader_3bit<n>);
+            TURBO_VALUES(KV_TURBO4, reader_4bit<n>);
+        }
     }
 #undef TURBO_VALUES
 }
@@ -401,6 +404,11 @@ template <class shape> struct query_loader {
         }
     }
 
+    // Where the keys of a head begin within 16 bytes, if that is the same for all tokens.
+    __device__ __forceinline__ int key_skew(const attend_params &p, int head) const {
+        return (int) address_skew(p.k.data + blockIdx.z * p.k.stride_stream + (first_head + head) * p.k.stride_head);
+    }
+
     __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int first_run,
                                                 int n_runs, int warps) {
 #pragma unroll 1
@@ -414,7 +422,8 @@ template <class shape> struct query_loader {
                                 layout.scales(p, head) + row + 8 * block + column_in_tile(), row);
             }
             prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(),
-                                 layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block);
+                                 layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block,
+                                 key_skew(p, head));
             unit += warps;
             if (unit < units(p)) {
                 load(p);
@@ -459,6 +468,10 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
             values_by_format<shape>(state, p.v, layout.v_table(p), v_rows, limits, s, weight);
         }
         ring.release();
+    }
+    if constexpr (shape::v_format == KV_Q8_0) {
+        state.skew = q8_skew(v_rows);
+        settle_values_q8<shape>(state.out, state.skew);
     }
 }
 

@@ -67,6 +67,15 @@ template <class shape> static __device__ __forceinline__ void show_maxima(const 
     }
 }
 
+// Which value of a head the lanes of row g have in out[b][r][.][0] and [1], the one behind it in [2] and [3]; -1: none.
+template <class shape> static __device__ __forceinline__ int output_value(int b, int r, int g, int skew) {
+    if constexpr (shape::v_format == KV_Q8_0) {
+        return q8_value_of(r, g, skew);
+    } else {
+        return b * shape::block_values + shape::position(g >> 1, r, 2 * (g & 1));
+    }
+}
+
 // Leave a warp's results in shared memory, relative to the maximum of all groups, so that they only have to be added.
 template <class shape>
 static __device__ __forceinline__ void park(const attend_params &p, const shared_layout<shape> &layout, int group,
@@ -101,8 +110,11 @@ static __device__ __forceinline__ void park(const attend_params &p, const shared
 #pragma unroll
             for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
-                for (int r = 0; r < shape::values_per_lane / 4; r++) {
-                    const int value = b * shape::block_values + shape::position(g >> 1, r, 2 * (g & 1));
+                for (int r = 0; r < shape::outputs; r++) {
+                    const int value = output_value<shape>(b, r, g, state.skew);
+                    if (value < 0) {
+                        continue;
+                    }
                     *reinterpret_cast<float2 *>(out + (column + c) * shape::parked_row + shape::parked_at(value)) =
                         make_float2(state.out[b][r][n][c] * factor, state.out[b][r][n][c + 2] * factor);
                 }
@@ -216,9 +228,13 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
     }
     first_unit += split * split_units + min(split, split_rest);
     const int units = split_units + (split < split_rest ? 1 : 0);
-    const int group_units = units / p.groups, group_rest = units - group_units * p.groups; // too many for a divider
-    const int begin = 16 * (first_unit + group * group_units + min(group, group_rest));
-    const int end = active ? min(begin + 16 * (group_units + (group < group_rest ? 1 : 0)), p.n_kv) : 0;
+    // The groups share them by so many, since part of a tile of q8_0 takes as long as a whole one.
+    constexpr int together = shape::k_format == KV_Q8_0 ? shape::slices : 1;
+    const int shares = (units + together - 1) / together, group_shares = shares / p.groups, // too many for a divider
+        group_rest = shares - group_shares * p.groups;
+    const int begin = 16 * (first_unit + together * (group * group_shares + min(group, group_rest)));
+    const int group_end = begin + 16 * together * (group_shares + (group < group_rest ? 1 : 0));
+    const int end = active ? min(min(group_end, 16 * (first_unit + units)), p.n_kv) : 0;
     const int count = max(0, min(shape::keys, end - begin));
     const int first_run = p.runs.run_of(16 * first_unit),
               n_runs = runs_touched(p, first_run, 16 * (first_unit + units));

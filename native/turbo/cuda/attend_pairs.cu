@@ -9,7 +9,13 @@ using launch = cudaError_t(const attend_params &p, const attend_args &args, int 
 
 template <int k_format, int v_format = k_format>
 static cudaError_t launch_128(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    constexpr int many = k_format < KV_TURBO4_TCQ ? 4 : 2; // beside larger tiles or tables there is no room for more
+    // beside larger tiles or tables there is no room for more; values in q8_0 take 16 tokens at a time
+    constexpr int many = k_format < KV_TURBO4_TCQ ? 4 : v_format != KV_Q8_0 ? 2 : 1;
+    if constexpr (own_look_up(k_format, v_format, 128, 2) == 3) {
+        if (slices == 2) {
+            return launch_shape<attend_shape<1, 1, 2, 32, family_of(k_format, v_format)>, 16>(p, args, stream);
+        }
+    }
     return launch_slices<family_of(k_format, v_format), 1, 1, 1, many, 32, 16>(p, args, slices, stream);
 }
 
@@ -27,8 +33,17 @@ template <int format> static launch *find_trellis(int head_dim) {
     }
 }
 
+// Do heads of q8_0 begin where attend_q8.cuh needs them?
+static bool in_place(const kv_tensor &x) {
+    const uint64_t places = reinterpret_cast<uintptr_t>(x.data) | x.stride_head | x.stride_stream;
+    return x.format != KV_Q8_0 || (places % 8 == 0 && x.stride_token % 16 == 0);
+}
+
 // The launch of a pair's own instance, or null.
 static launch *find(const attend_args &args) {
+    if (!in_place(args.k) || !in_place(args.v)) {
+        return nullptr;
+    }
     const int pair = family_of(args.k.format, args.v.format);
     switch (pair) {
         case family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ): return find_trellis<KV_TURBO2_TCQ>(args.head_dim);

@@ -85,11 +85,27 @@ struct attend_params {
     float source_scale; // as score_scale, for keys that are not encoded
 };
 
+// q8_0 keys in products of bytes (attend_q8.cuh): value v of a block lies at place (v + q8_turn) % 32. skew: where the
+// head begins within 16 bytes.
+static __device__ __forceinline__ int q8_turn(int block, int skew) {
+    return skew + 2 * block + 2;
+}
+
 // What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats
 // have instances of their own. Others share one for scalar codes and one for anything.
 static constexpr int family_scalar = -1, family_any = -2;
 static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;
+}
+
+// Trellis values a look-up in an instance of a pair's own. Four of turbo2_tcq cost a table of 64 KB, three of
+// turbo3_tcq one of 128 KB: for a short cache that does not pay, and beside the latter only short tiles have room.
+static __host__ __device__ constexpr int own_look_up(int k_format, int v_format, int head_dim, int slices) {
+    const bool threes = head_dim == 128 && slices == 2;
+    return slices == 1 || k_format != v_format   ? 2
+           : k_format == KV_TURBO2_TCQ           ? 4
+           : k_format == KV_TURBO3_TCQ && threes ? 3
+                                                 : 2;
 }
 
 // A head of `blocks` blocks; a warp serves `tiles` times eight columns (query heads x rows) and takes 16*slices tokens
@@ -98,7 +114,8 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int family = family_;
     static constexpr bool one_pair = family >= 0;
     static constexpr int k_format = one_pair ? family & 15 : -1, v_format = one_pair ? family >> 4 : -1;
-    static constexpr bool reads_plain = family == family_any || k_format >= KV_F16 || v_format >= KV_F16;
+    // Keys that are multiplied as f16 have queries of two halves; q8_0 with an instance of its own stays int8.
+    static constexpr bool halves_keys = family == family_any || (k_format >= KV_F16 && k_format != KV_Q8_0);
     static constexpr bool reads_trellis = family == family_any || is_trellis(k_format) || is_trellis(v_format);
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
@@ -107,17 +124,18 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int values_per_lane = values_per_lane_;
     // Short caches only, which are cut into few tokens at a time (attend_make_plan): the others do without the code.
     static constexpr bool in_clusters = slices_ == (tiles_ > 1 && blocks_ == 1 ? 2 : 1);
-    // Trellis values a look-up. Four cost a table of 64 KB, which only a long cache pays back.
-    static constexpr int look_up = family == family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ) && slices > 1 ? 4 : 2;
     static constexpr int parts = values_per_lane / 8;
     static constexpr int block_values = values_per_lane * 4;
     static constexpr int head_dim = blocks * block_values;
+    static constexpr int look_up = own_look_up(k_format, v_format, head_dim, slices);
     static constexpr int columns = 8 * tiles;
+    // Accumulators of a block and tile of columns, four values each: what tile_values and the like put out.
+    static constexpr int outputs = v_format == KV_Q8_0 ? 9 : values_per_lane / 4;
     // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.
     static constexpr int parked_row = blocks * (block_values + block_values / 8) - 4;
     static __device__ __forceinline__ int parked_at(int value) { return value + value / 32 * 4; }
-    // uint4 of a prepared query block: one a part and lane; twice as many for plain formats
-    static constexpr int fragments = parts * 32 * (reads_plain ? 2 : 1);
+    // uint4 of a prepared query block: one a part and lane; twice as many of halves
+    static constexpr int fragments = parts * 32 * (halves_keys ? 2 : 1);
 
     // The inverse, for the first byte of a register.
     static __device__ __forceinline__ int quarter_of(int value) {

@@ -71,15 +71,39 @@ static __device__ __forceinline__ void split_query(const float (&x)[shape::block
     }
 }
 
+// Lay out four neighbouring values of a query, from `value` on: their upper bytes and their lower ones.
+template <class shape>
+static __device__ __forceinline__ void store_query(uint4 *fragments, int column, int value, uint32_t high,
+                                                   uint32_t low, int skew) {
+    if constexpr (shape::k_format == KV_Q8_0) { // turned within their block, in pairs (attend_q8.cuh)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int block = value / 32, place = (value + 2 * i + q8_turn(block, skew)) & 31;
+            uint16_t *at = reinterpret_cast<uint16_t *>(fragments + block * 32 + 4 * column + place % 16 / 4) +
+                           place / 16 * 2 + place % 4 / 2;
+            at[0] = (uint16_t) (high >> 16 * i);
+            at[4] = (uint16_t) (low >> 16 * i);
+        }
+    } else {
+        const int t = shape::quarter_of(value), r = shape::register_of(value);
+        uint32_t *fragment = reinterpret_cast<uint32_t *>(fragments + r / 2 * 32 + 4 * column + t);
+        fragment[r & 1] = high;
+        fragment[2 + (r & 1)] = low;
+    }
+}
+
 // Prepare one block of column `column` (0-7) of a tile; half a warp does it, a lane has block_values / 16
 // values in a row.
-// fragments[part*32 + 4*column + t] = high bytes (2 registers), low bytes (2 registers) of one part of quarter t;
+// fragments[part*32 + 4*column + t] = high bytes (2 registers), low bytes (2 registers) of one part of quarter t, or
+// of one block of q8_0, whose head begins `skew` bytes from a multiple of 16;
 // scales[column] = value of one integer step.
 template <class shape>
 static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_values / 16], bool rotate,
-                                                     float post_scale, int column, uint4 *fragments, float *scales) {
+                                                     float post_scale, int column, uint4 *fragments, float *scales,
+                                                     int skew) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, first = lane * n;
+    const bool halves = shape::halves_keys && !rotate;
     if (rotate) {
         const uint32_t signs = sign_word<shape::block_values>(first / 32) >> (first % 32);
 #pragma unroll
@@ -98,9 +122,9 @@ static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_val
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
     if (lane == 0) {
-        scales[column] = top * post_scale * (rotate ? 1.0f / 32639.0f : 1.0f);
+        scales[column] = top * post_scale * (halves ? 1.0f : 1.0f / 32639.0f);
     }
-    if (!rotate) {
+    if (halves) {
         split_query<shape>(x, top > 0.0f ? 1.0f / top : 0.0f, column, fragments);
         return;
     }
@@ -114,12 +138,12 @@ static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_val
             rounded[j] = __float_as_uint(fmaf(x[4 * i + j], to_int, 12582912.0f));
             upper[j] = rounded[j] + 128;
         }
-        const int value = first + 4 * i, t = shape::quarter_of(value), r = shape::register_of(value);
-        uint32_t *fragment = reinterpret_cast<uint32_t *>(fragments + r / 2 * 32 + 4 * column + t);
-        fragment[r & 1] = byte_permute(byte_permute(upper[0], upper[1], 0x0051),
-                                       byte_permute(upper[2], upper[3], 0x0051), 0x5410);
-        fragment[2 + (r & 1)] = byte_permute(byte_permute(rounded[0], rounded[1], 0x0040),
-                                             byte_permute(rounded[2], rounded[3], 0x0040), 0x5410);
+        store_query<shape>(fragments, column, first + 4 * i,
+                           byte_permute(byte_permute(upper[0], upper[1], 0x0051),
+                                        byte_permute(upper[2], upper[3], 0x0051), 0x5410),
+                           byte_permute(byte_permute(rounded[0], rounded[1], 0x0040),
+                                        byte_permute(rounded[2], rounded[3], 0x0040), 0x5410),
+                           skew);
     }
 }
 

@@ -159,21 +159,23 @@ template <int values, uint32_t bias = 0> struct reader_4bit : reader_scalar<4, v
     }
 };
 
-// Trellis codes. One look-up gives `count` neighbouring values (2, or 4): a table of 2^span entries of that many bytes,
-// span = window + (count - 1) * bits, lies in shared memory. Look-ups of a warp are random, so each meets three to four
-// bank conflicts; several copies in separate banks were slower (docs/performance.md).
+// Trellis codes. One look-up gives `count` neighbouring values (2 to 4): a table of 2^span entries of two or four
+// bytes, span = window + (count - 1) * bits, lies in shared memory. Look-ups of a warp are random, so each meets three
+// to four bank conflicts; several copies in separate banks were slower (docs/performance.md).
 template <class format, int count> struct look_up_table {
     static constexpr int span = format::window + (count - 1) * format::bits;
-    static constexpr int bytes = count << span;
+    static constexpr int entry_bytes = count == 2 ? 2 : 4;
+    static constexpr int bytes = entry_bytes << span;
 
     // Eight pairs at a time: the first values are neighbours in the codebook, the second ones hardly differ.
     static __device__ __forceinline__ void fill(uint8_t *table, int thread, int threads, uint32_t bias = 0) {
-        static_assert(count == 2 || format::bits == 2, "neighbours share their later values");
+        static_assert(format::bits >= 2, "neighbours share their later values");
+        constexpr int at_once = 16 / entry_bytes;
         constexpr int mask = (1 << format::window) - 1;
         auto entry = [&](int i, int value) {
             return (uint32_t) (uint8_t) format::entry(i >> value * format::bits & mask);
         };
-        for (int i = thread * (16 / count); i < 1 << span; i += threads * (16 / count)) {
+        for (int i = thread * at_once; i < 1 << span; i += threads * at_once) {
             uint32_t words[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -181,10 +183,11 @@ template <class format, int count> struct look_up_table {
                     const uint32_t second = entry(i + 2 * j, 1); // the same for both
                     words[j] = entry(i + 2 * j, 0) | second << 8 | entry(i + 2 * j + 1, 0) << 16 | second << 24;
                 } else {
-                    words[j] = entry(i + j, 0) | entry(i, 1) << 8 | entry(i, 2) << 16 | entry(i, 3) << 24;
+                    words[j] = entry(i + j, 0) | entry(i, 1) << 8 | entry(i, 2) << 16;
+                    words[j] |= count == 4 ? entry(i, count - 1) << 24 : 0u;
                 }
             }
-            reinterpret_cast<uint4 *>(table)[i / (16 / count)] =
+            reinterpret_cast<uint4 *>(table)[i / at_once] =
                 make_uint4(words[0] ^ bias, words[1] ^ bias, words[2] ^ bias, words[3] ^ bias);
         }
     }
@@ -207,8 +210,9 @@ static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[words]) {
 template <class format, int values, int count = 2> struct reader_trellis {
     using table_type = look_up_table<format, count>;
     static constexpr int bits = format::bits;
-    static constexpr int last_bit =
-        (values == 32 ? (32 - count) * bits : (3 * 8 + 4 - count) * bits) + table_type::span;
+    // Of a lane's values, where the last look-up begins: three at a time, it gives one value too many.
+    static constexpr int last_look_up = values == 16 ? 3 * 8 + 4 - count : count == 3 ? 30 : 32 - count;
+    static constexpr int last_bit = last_look_up * bits + table_type::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
 
@@ -239,8 +243,19 @@ template <class format, int values, int count = 2> struct reader_trellis {
     template <int part>
     __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
         constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits;
-        r0 = four<first>(w);
-        r1 = four<values == 32 ? first + 4 * bits : first + 8 * bits>(w);
+        if constexpr (count == 3) { // eight values are three, three and two
+            static_assert(values == 32, "eight in a row");
+            constexpr int span = table_type::span;
+            auto three = [&](uint32_t at) { return *reinterpret_cast<const uint32_t *>(table + at); };
+            const uint32_t a = three(bits_at<first, span, 2>(w)), b = three(bits_at<first + 3 * bits, span, 2>(w)),
+                           c = three(bits_at<first + 6 * bits, span, 2>(w));
+            r0 = byte_permute(a, b, 0x4210);
+            r1 = byte_permute(b, c, 0x5421);
+        } else {
+            constexpr int second = values == 32 ? first + 4 * bits : first + 8 * bits;
+            r0 = four<first>(w);
+            r1 = four<second>(w);
+        }
     }
 };
 
@@ -264,7 +279,8 @@ static __host__ __device__ constexpr int look_up_bytes(int format, int count) {
     switch (format) {
         case KV_TURBO2_TCQ:
             return count == 4 ? look_up_table<format_turbo2_tcq, 4>::bytes : look_up_table<format_turbo2_tcq, 2>::bytes;
-        case KV_TURBO3_TCQ: return look_up_table<format_turbo3_tcq, 2>::bytes;
+        case KV_TURBO3_TCQ:
+            return count == 3 ? look_up_table<format_turbo3_tcq, 3>::bytes : look_up_table<format_turbo3_tcq, 2>::bytes;
         case KV_TURBO4_TCQ: return look_up_table<format_turbo4_tcq, 2>::bytes;
         default: return 0;
     }
@@ -283,6 +299,8 @@ template <int format, int count>
 static __device__ __forceinline__ void fill_table(uint8_t *table, int thread, int threads) {
     if constexpr (count == 4) {
         look_up_table<format_turbo2_tcq, 4>::fill(table, thread, threads);
+    } else if constexpr (count == 3) {
+        look_up_table<format_turbo3_tcq, 3>::fill(table, thread, threads);
     } else {
         fill_pair_table(format, table, thread, threads);
     }

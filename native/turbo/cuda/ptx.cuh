@@ -48,6 +48,23 @@ static __device__ __forceinline__ void mma_f16(float (&c)[4], const uint4 &a, ui
     mma_f16(c, {a.x, a.y, a.z, a.w}, b0, b1);
 }
 
+// Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix l / 8, and
+// gets of each the elements 2(l % 4), 2(l % 4) + 1 of row l / 4.
+static __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// The first two of them, from lanes 0-15.
+static __device__ __forceinline__ void load_two_matrices(uint32_t (&x)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(address)
+                 : "memory");
+}
+
 // Four 8x8 matrices of 16-bit elements from shared memory, transposed: lane l gives the address of row l % 8 of matrix
 // l / 8, and gets of each the elements 2(l % 4), 2(l % 4) + 1 of column l / 4.
 static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], uint32_t address) {
@@ -55,6 +72,27 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4]
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(address)
                  : "memory");
+}
+
+// The first two of them, from lanes 0-15.
+static __device__ __forceinline__ void load_two_matrices_transposed(uint32_t (&x)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+// Two halves; what is infinite or no number at all becomes the largest number there is.
+static __device__ __forceinline__ uint32_t finite_halves(uint32_t x) {
+    constexpr uint32_t largest = 0x7bff7bffu;
+    uint32_t y;
+#if __CUDA_ARCH__ >= 860
+    asm("min.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(largest));
+#else
+    asm("min.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(largest));
+    asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(largest ^ 0x80008000u));
+#endif
+    return y;
 }
 
 // 2^x, 0 for -inf.

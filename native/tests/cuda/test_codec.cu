@@ -110,12 +110,56 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     return !ok;
 }
 
+// Two tensors written in one call hold the same bytes as each written by itself.
+static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows, std::mt19937 &rng) {
+    const int values = 512;
+    write_tensor w[2] = {};
+    device_buffer<float> x((size_t) rows * values * 2);
+    device_buffer<uint8_t> together((size_t) rows * 2 * values), alone((size_t) rows * 2 * values);
+    std::vector<float> source;
+    for (int i = 0; i < 2; i++) {
+        const std::vector<float> part = make_rows(rng, rows, values);
+        source.insert(source.end(), part.begin(), part.end());
+        w[i].source = (const char *) (x.data + (size_t) i * rows * values), w[i].source_stride[0] = values * 4;
+        w[i].target_stride[0] = reference::row_bytes(formats[i], blocks[i], values);
+        w[i].format = formats[i], w[i].block = blocks[i], w[i].row_values = values, w[i].ne1 = rows, w[i].ne2 = 1,
+        w[i].n_rows = rows;
+    }
+    x.upload(source), together.poison(), alone.poison();
+    for (const device_buffer<uint8_t> *to : {&together, &alone}) {
+        for (int i = 0; i < 2; i++) {
+            w[i].target = (char *) to->data + (size_t) i * rows * values;
+        }
+        CHECK(write_rows(w[0], to == &together ? &w[1] : nullptr, 0));
+        if (to == &alone) {
+            CHECK(write_rows(w[1], nullptr, 0));
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    const bool ok = together.download() == alone.download();
+    printf("%s formats %d and %d, blocks of %d and %d, in one call and in two\n", ok ? "ok  " : "FAIL", formats[0],
+           formats[1], blocks[0], blocks[1]);
+    return !ok;
+}
+
 int main(int argc, char **argv) {
     std::mt19937 rng(std::random_device{}());
+    const bool small = argc > 1;
     int failed = 0;
     for (int format = KV_TURBO2; format <= KV_TURBO4_TCQ; format++) {
         for (int block : {128, 64}) {
-            failed += check_format(format, block, argc > 1 ? 5 : 700, rng);
+            for (int rows : {small ? 5 : 101, small ? 257 : 1003}) { // few: a thread block a block; many: eight
+                if (!small || format >= KV_TURBO2_TCQ || rows < 100) {
+                    failed += check_format(format, block, rows, rng);
+                }
+            }
+        }
+    }
+    for (int k = KV_TURBO2_TCQ; k <= (small ? KV_TURBO2_TCQ : KV_TURBO4_TCQ); k++) {
+        failed += check_pair({k, KV_Q8_0}, {128, 128}, small ? 257 : 515, rng);
+        for (int v = small ? k + 1 : KV_TURBO2; v <= (small ? k : KV_TURBO4_TCQ); v++) {
+            failed += check_pair({k, v}, {128, 128}, 515, rng);
+            failed += check_pair({k, v}, {64, 128}, 515, rng);
         }
     }
     return failed != 0;

@@ -16,8 +16,22 @@ static const turbo_type_desc *desc_of(int format, int block) {
     return turbo_desc(first[format] + (block == 64));
 }
 
-// Rows with every sort of value a cache meets: Gaussian, outlier channels, zeros, tiny and huge rows, non-finite ones.
-static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values) {
+// A block whose rotated values are a few large ones in a row, nothing else: what a search can represent worst.
+static void make_spikes(std::mt19937 &rng, float *x, int block) {
+    std::fill_n(x, block, 0.0f);
+    const int count = 1 + (int) (rng() % 8), first = (int) (rng() % (block - count + 1));
+    for (int i = first; i < first + count; i++) {
+        x[i] = rng() & 1 ? 1.0f : -1.0f;
+    }
+    reference::hadamard(x, block);
+    for (int i = 0; i < block; i++) {
+        x[i] *= (float) reference::sign_of(block, i);
+    }
+}
+
+// Rows with every sort of value a cache meets: Gaussian, outlier channels, zeros, tiny and huge rows, non-finite ones;
+// and spikes.
+static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values, int block) {
     std::vector<float> x((size_t) rows * values);
     std::normal_distribution<float> normal;
     for (int r = 0; r < rows; r++) {
@@ -27,6 +41,9 @@ static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values) {
         }
         if (r % 17 == 9)
             std::fill_n(&x[(size_t) r * values], values, 0.0f);
+        for (int i = 0; r % 31 == 17 && i < values; i += block) {
+            make_spikes(rng, &x[(size_t) r * values + i], block);
+        }
         if (r % 29 == 13)
             x[(size_t) r * values + 7] = r & 1 ? INFINITY : NAN;
     }
@@ -37,7 +54,7 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     const turbo_type_desc *desc = desc_of(format, block);
     const int values = 512, ids_step = 2;
     const int row_bytes = values / block * desc->bytes;
-    const std::vector<float> x = make_rows(rng, rows, values);
+    const std::vector<float> x = make_rows(rng, rows, values, block);
     std::vector<int64_t> ids(rows);
     for (int i = 0; i < rows; i++)
         ids[i] = (int64_t) (rows - 1 - i) * ids_step;
@@ -118,7 +135,7 @@ static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows,
     device_buffer<uint8_t> together((size_t) rows * 2 * values), alone((size_t) rows * 2 * values);
     std::vector<float> source;
     for (int i = 0; i < 2; i++) {
-        const std::vector<float> part = make_rows(rng, rows, values);
+        const std::vector<float> part = make_rows(rng, rows, values, blocks[i]);
         source.insert(source.end(), part.begin(), part.end());
         w[i].source = (const char *) (x.data + (size_t) i * rows * values), w[i].source_stride[0] = values * 4;
         w[i].target_stride[0] = reference::row_bytes(formats[i], blocks[i], values);

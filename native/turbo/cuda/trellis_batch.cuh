@@ -30,6 +30,9 @@ template <class format> struct batch_units {
     // Costs, in 2 / value squared steps, are relative to the squared value in units of `square`, so that they neither
     // grow nor fall much. Rounding that may take half a unit a step.
     static constexpr float start = 8388608.0f + 32.0f * square * choices;
+    // A block with values beyond this many codebook steps may cost too much; it is counted half as finely. (With 4 bits
+    // no block does.)
+    static constexpr int far = bits == 4 ? INT_MAX : 144;
     static_assert(1 << bits * steps <= choices, "choices fit below costs");
     static_assert(choices * 127 * most < 1 << 23, "products are exact beside 2^23");
 };
@@ -58,6 +61,7 @@ template <class format, int n> struct alignas(16) batch_pass {
 struct batch_block {
     uint8_t *target;            // null: there is none
     float scale[trellis_tries]; // 0: not searched for
+    bool coarse[trellis_tries]; // counted half as finely
     bool finite, saturated;
 };
 
@@ -120,25 +124,36 @@ template <class format, int n> struct batch_search {
         }
     }
 
-    // What the second pair is multiplied by, in a step and the one after it.
-    static __device__ __forceinline__ uint32_t constant_column(int step) {
-        return bits == 4 ? half_bits(1024.0f, 1.0f)
-                         : half_bits(units::value / 2 * units::choices, (float) (1 << bits * step));
-    }
+    // The columns of a block.
+    struct columns {
+        int shift; // from 1/64 of a codebook step, less one
+        __half2 most, square;
+        bool coarse;
 
-    // The first pair's column: (-value, its square), the value as costs see it.
-    static __device__ __forceinline__ uint32_t value_column(int q) {
-        constexpr int shift = units::value == 4 ? 4 : 3; // from 1/64 of a codebook step
-        const __half2 rounded = __half2half2(__int2half_rn((q + (1 << (shift - 1))) >> shift)),
-                      most = __floats2half2_rn((float) units::most, (float) units::most),
-                      x = __hmin2(__hmax2(rounded, __hneg2(most)), most);
-        const __half2 factors = __hfma2(x, __floats2half2_rn(0.0f, 1.0f / (2 * units::value * units::square)),
-                                        __floats2half2_rn(-1.0f, 0.0f));
-        // adding 1024 leaves a whole number
-        const __half2 column =
-            __hadd2(__hfma2(x, factors, __floats2half2_rn(0.0f, 1024.0f)), __floats2half2_rn(0.0f, -1024.0f));
-        return *reinterpret_cast<const uint32_t *>(&column);
-    }
+        __device__ __forceinline__ explicit columns(bool counted_coarsely) : coarse(bits != 4 && counted_coarsely) {
+            shift = (units::value == 4 ? 3 : 2) + coarse;
+            most = __float2half2_rn((float) (coarse ? units::most / 2 : units::most));
+            square = __floats2half2_rn(0.0f, (coarse ? 2.0f : 1.0f) / (2 * units::value * units::square));
+        }
+
+        // For the first pair: (-value, its square), the value as costs see it.
+        __device__ __forceinline__ uint32_t of_value(int q) const {
+            const __half2 rounded = __half2half2(__int2half_rn(((q >> shift) + 1) >> 1)),
+                          x = __hmin2(__hmax2(rounded, __hneg2(most)), most);
+            // adding 1024 leaves a whole number
+            const __half2 factors = __hfma2(x, square, __floats2half2_rn(-1.0f, 0.0f)),
+                          column = __hadd2(__hfma2(x, factors, __floats2half2_rn(0.0f, 1024.0f)),
+                                           __floats2half2_rn(0.0f, -1024.0f));
+            return *reinterpret_cast<const uint32_t *>(&column);
+        }
+
+        // For the second pair, in a step and the one after it.
+        __device__ __forceinline__ uint32_t constant(int step) const {
+            constexpr int factor = units::value / 2 * units::choices;
+            return bits == 4 ? half_bits(1024.0f, 1.0f)
+                             : half_bits((float) (coarse ? factor / 2 : factor), (float) (1 << bits * step));
+        }
+    };
 
     // Choices of eight states of a block; they are taken off the costs. Of one step: state k's at bit 4k, as sums of
     // whole numbers in f32, which leave the integer pipe alone. Of two: a byte a state.
@@ -185,16 +200,18 @@ template <class format, int n> struct batch_search {
         }
     }
 
-    // All steps of one direction. The choices of the last one or two are left in `chosen`: their place still has costs.
-    __device__ __forceinline__ void run(pass_type &pass, const int16_t (*value)[n + 2], bool backward,
+    // All steps of one direction; `coarse`: the block of this lane's g. The choices of the last one or two are left in
+    // `chosen`: their place still has costs.
+    __device__ __forceinline__ void run(pass_type &pass, const int16_t (*value)[n + 2], bool coarse, bool backward,
                                         uint32_t (&chosen)[2][steps]) const {
         const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         const uint32_t mask[2] = {t == 0 ? ~0u : 0u, t == 2 ? ~0u : 0u};
+        const columns block(coarse);
         uint32_t constant[steps][2];
 #pragma unroll
         for (int step = 0; step < steps; step++) {
-            constant[step][0] = t == 1 ? constant_column(step) : 0u;
-            constant[step][1] = t == 3 ? constant_column(step) : 0u;
+            constant[step][0] = t == 1 ? block.constant(step) : 0u;
+            constant[step][1] = t == 3 ? block.constant(step) : 0u;
         }
         const int row = bits == 4 ? 2 * (g & 3) : g;
         const float *from[2] = {pass.cost + batch_place(row, 0, t), pass.cost + batch_place(row ^ 1, 0, t)};
@@ -209,7 +226,7 @@ template <class format, int n> struct batch_search {
         }
         const int16_t *values = value[g] + (backward ? n - 1 : 0);
         const int direction = backward ? -1 : 1;
-        uint32_t column = value_column(*values);
+        uint32_t column = block.of_value(*values);
         __syncwarp();
 #pragma unroll 1
         for (int i = 0;; i += steps) {
@@ -222,7 +239,7 @@ template <class format, int n> struct batch_search {
                 }
                 const uint32_t b[2] = {(column & mask[0]) | constant[step][0], (column & mask[1]) | constant[step][1]};
                 values += direction; // after the last step, the first value of the other direction
-                column = value_column(*values);
+                column = block.of_value(*values);
                 int least[2][8];
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
@@ -231,10 +248,9 @@ template <class format, int n> struct batch_search {
                         float sum[4];
                         mma_f16_k8(sum, table[k >> 1][j], b[k & 1], old[bits == 2 ? 2 * (k >> 2) + j : j]);
 #pragma unroll
-                        for (int block = 0; block < 2; block++) {
-                            const int first = __float_as_int(sum[block]), second = __float_as_int(sum[block + 2]);
-                            least[block][k] =
-                                j == 0 ? min(first, second) : __vimin3_s32(least[block][k], first, second);
+                        for (int side = 0; side < 2; side++) {
+                            const int first = __float_as_int(sum[side]), second = __float_as_int(sum[side + 2]);
+                            least[side][k] = j == 0 ? min(first, second) : __vimin3_s32(least[side][k], first, second);
                         }
                     }
                 }
@@ -347,12 +363,18 @@ batch_take_in(batch_scratch<format, n> &s, int slot, const float (&x)[n / 32], u
     const int first = (threadIdx.x & 31) * (n / 32);
     rotated_block<n> rotated;
     rotated.rotate(x);
-    batch_block block = {target, {}, rotated.finite, rotated.saturated};
+    batch_block block = {target, {}, {}, rotated.finite, rotated.saturated};
 #pragma unroll
     for (int candidate = 0; candidate < trellis_tries; candidate++) {
         const float scale = block.scale[candidate] = candidate_scale<format, n>(rotated, candidate);
         int q[n / 32];
         rotated.template quantise<format>(scale > 0.0f ? scale : 1.0f, q);
+        bool far = false;
+#pragma unroll
+        for (int i = 0; i < n / 32; i++) {
+            far |= abs(q[i]) / format::substeps >= batch_units<format>::far;
+        }
+        block.coarse[candidate] = __any_sync(0xffffffffu, far);
 #pragma unroll
         for (int i = 0; i < n / 32; i += 2) {
             *reinterpret_cast<uint32_t *>(&s.value[candidate][slot][first + i]) =
@@ -372,7 +394,7 @@ search_batch(batch_scratch<format, n> &s, const batch_search<format, n> &search,
     const bool backward = warp >= trellis_tries;
     batch_pass<format, n> &pass = s.pass[warp];
     uint32_t last[2][batch_units<format>::steps];
-    search.run(pass, s.value[candidate], backward, last);
+    search.run(pass, s.value[candidate], s.block[(threadIdx.x & 31) / 4].coarse[candidate], backward, last);
     barrier(barrier_id + candidate, 64);
     int middle = 0;
     if (!backward) {

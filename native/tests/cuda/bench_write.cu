@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     const int layers = 48, values = 512;
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
-    for (int rows : {1, 8, 512}) {
+    for (int rows : {1, 8, 128, 512}) {
         std::vector<float> x((size_t) rows * values * 2);
         for (float &v : x)
             v = normal(rng);

@@ -17,8 +17,22 @@ static const turbo_type_desc *desc_of(int format, int block) {
     return turbo_desc(first[format] + (block == 64));
 }
 
-// Rows with every sort of value a cache meets: Gaussian, outlier channels, zeros, tiny and huge rows, non-finite ones.
-static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values) {
+// A block whose rotated values are a few large ones in a row, nothing else: what a search can represent worst.
+static void make_spikes(std::mt19937 &rng, float *x, int block) {
+    std::fill_n(x, block, 0.0f);
+    const int count = 1 + (int) (rng() % 8), first = (int) (rng() % (block - count + 1));
+    for (int i = first; i < first + count; i++) {
+        x[i] = rng() & 1 ? 1.0f : -1.0f;
+    }
+    reference::hadamard(x, block);
+    for (int i = 0; i < block; i++) {
+        x[i] *= (float) reference::sign_of(block, i);
+    }
+}
+
+// Rows with every sort of value a cache meets: Gaussian, outlier channels, zeros, tiny and huge rows, non-finite ones;
+// and spikes.
+static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values, int block) {
     std::vector<float> x((size_t) rows * values);
     std::normal_distribution<float> normal;
     for (int r = 0; r < rows; r++) {
@@ -28,6 +42,9 @@ static std::vector<float> make_rows(std::mt19937 &rng, int rows, int values) {
         }
         if (r % 17 == 9)
             std::fill_n(&x[(size_t) r * values], values, 0.0f);
+        for (int i = 0; r % 31 == 17 && i < values; i += block) {
+            make_spikes(rng, &x[(size_t) r * values + i], block);
+        }
         if (r % 29 == 13)
             x[(size_t) r * values + 7] = r & 1 ? INFINITY : NAN;
     }
@@ -38,7 +55,7 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
     const turbo_type_desc *desc = desc_of(format, block);
     const int values = 512, ids_step = 2;
     const int row_bytes = values / block * desc->bytes;
-    const std::vector<float> x = make_rows(rng, rows, values);
+    const std::vector<float> x = make_rows(rng, rows, values, block);
     std::vector<int64_t> ids(rows);
     for (int i = 0; i < rows; i++)
         ids[i] = (int64_t) (rows - 1 - i) * ids_step;
@@ -191,13 +208,57 @@ static int check_runs(int format, int block, int cells, int run, std::mt19937 &r
     return bad != 0;
 }
 
+// Two tensors written in one call hold the same bytes as each written by itself.
+static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows, std::mt19937 &rng) {
+    const int values = 512;
+    write_tensor w[2] = {};
+    device_buffer<float> x((size_t) rows * values * 2);
+    device_buffer<uint8_t> together((size_t) rows * 2 * values), alone((size_t) rows * 2 * values);
+    std::vector<float> source;
+    for (int i = 0; i < 2; i++) {
+        const std::vector<float> part = make_rows(rng, rows, values, blocks[i]);
+        source.insert(source.end(), part.begin(), part.end());
+        w[i].source = (const char *) (x.data + (size_t) i * rows * values), w[i].source_stride[0] = values * 4;
+        w[i].target_stride[0] = reference::row_bytes(formats[i], blocks[i], values);
+        w[i].format = formats[i], w[i].block = blocks[i], w[i].row_values = values, w[i].ne1 = rows, w[i].ne2 = 1,
+        w[i].n_rows = rows;
+    }
+    x.upload(source), together.poison(), alone.poison();
+    for (const device_buffer<uint8_t> *to : {&together, &alone}) {
+        for (int i = 0; i < 2; i++) {
+            w[i].target = (char *) to->data + (size_t) i * rows * values;
+        }
+        CHECK(write_rows(w[0], to == &together ? &w[1] : nullptr, 0));
+        if (to == &alone) {
+            CHECK(write_rows(w[1], nullptr, 0));
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    const bool ok = together.download() == alone.download();
+    printf("%s formats %d and %d, blocks of %d and %d, in one call and in two\n", ok ? "ok  " : "FAIL", formats[0],
+           formats[1], blocks[0], blocks[1]);
+    return !ok;
+}
+
 int main(int argc, char **argv) {
     std::mt19937 rng(std::random_device{}());
+    const bool small = argc > 1;
     int failed = 0;
     for (int format = KV_TURBO2; format <= KV_TURBO4_TCQ; format++) {
         for (int block : {128, 64}) {
-            failed += check_format(format, block, argc > 1 ? 5 : 700, rng);
-            failed += check_runs(format, block, argc > 1 ? 80 : 500, block == 128 ? 192 : 64, rng);
+            for (int rows : {small ? 5 : 101, small ? 257 : 1003}) { // few: a thread block a block; many: eight
+                if (!small || format >= KV_TURBO2_TCQ || rows < 100) {
+                    failed += check_format(format, block, rows, rng);
+                }
+            }
+            failed += check_runs(format, block, small ? 80 : 500, block == 128 ? 192 : 64, rng);
+        }
+    }
+    for (int k = KV_TURBO2_TCQ; k <= (small ? KV_TURBO2_TCQ : KV_TURBO4_TCQ); k++) {
+        failed += check_pair({k, KV_Q8_0}, {128, 128}, small ? 257 : 515, rng);
+        for (int v = small ? k + 1 : KV_TURBO2; v <= (small ? k : KV_TURBO4_TCQ); v++) {
+            failed += check_pair({k, v}, {128, 128}, 515, rng);
+            failed += check_pair({k, v}, {64, 128}, 515, rng);
         }
     }
     failed += check_runs(KV_Q8_0, 128, argc > 1 ? 80 : 500, 64, rng);

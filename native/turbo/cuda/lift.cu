@@ -1,5 +1,9 @@
-// Blocks to f16 in bulk, for attention kernels that read f16: eight blocks a warp, a quarter of a block a lane, so that
-// most of the Hadamard transform stays inside a lane.
+// Blocks to f16 in bulk, for attention kernels that read f16: eight blocks a warp.
+//
+// Codes are unpacked as the attention kernel does (decode.cuh), a quarter of a block a lane, and that is what a
+// tensor-core product takes as its right side: the Hadamard transform over five bits of the position is a product with
+// a matrix of signs. The other one or two bits are registers of the same lane. Rows are ordered so that a lane ends
+// with eight neighbouring values (16 bytes) of two blocks.
 
 #include "attend_query.cuh"
 #include "decode.cuh"
@@ -7,112 +11,234 @@
 #include "runs.cuh"
 #include "write.h"
 
+#include <algorithm>
+
 namespace turbo_cuda {
 
-static constexpr int lift_warps = 4;
-
-// Signed byte i of a register, exactly.
-static __device__ __forceinline__ float byte_value(uint32_t bytes, int i) {
-    return (float) (int8_t) (bytes >> (8 * i));
+// Warps of a thread block: many where they share a table that has to be filled.
+static __host__ __device__ constexpr int lift_warps(int format) {
+    return is_trellis(format) ? 16 : 4;
 }
 
-template <class reader, class format, int values>
-static __device__ __forceinline__ void lift_quarter(const uint8_t *block, __half *lifted, const uint8_t *table,
-                                                    const __half *lacks) {
-    constexpr int n = 4 * values;
-    const int t = threadIdx.x & 3;
-    // whole words around the block, which is only 2-byte aligned
-    const uint8_t *base = reinterpret_cast<const uint8_t *>(reinterpret_cast<uintptr_t>(block) & ~(uintptr_t) 3);
-    const uint32_t start = (uint32_t) (block - base);
-    const reader codes(table);
-    uint32_t w[reader::words], r[values / 4];
-    reader::load(w, reader::place(base, start, t), 0);
-    codes.template decode<0>(w, r[0], r[1]);
-    codes.template decode<1>(w, r[2], r[3]);
-    if constexpr (values == 32) {
-        codes.template decode<2>(w, r[4], r[5]);
-        codes.template decode<3>(w, r[6], r[7]);
-    }
-    float x[values];
-#pragma unroll
-    for (int i = 0; i < values; i++) {
-        x[i] = byte_value(r[i / 4], i % 4);
-    }
-    hadamard_lanes<values, 4>(x); // over the quarters in the order of their position bits; the transform does not mind
-    const float f = reader::scale(base, start) * format::unit(n);
-    const uint32_t signs = sign_word<n>(values == 32 ? t : t >> 1) >> (values == 32 ? 0 : 4 * (t & 1));
-#pragma unroll
-    for (int i = 0; i < values; i += 4) {
-        const int at = values == 32 ? i : 2 * i; // position of value i after the first of the quarter
-        const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
-        const uint2 centre = lacks != nullptr ? *reinterpret_cast<const uint2 *>(lacks + first + at) : make_uint2(0, 0);
-        __half2 pair[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float2 c = __half22float2(reinterpret_cast<const __half2 *>(&centre)[j]);
-            pair[j] = __floats2half2_rn(flip_sign(x[i + 2 * j] * f, signs, at + 2 * j) + c.x,
-                                        flip_sign(x[i + 2 * j + 1] * f, signs, at + 2 * j + 1) + c.y);
+// Division by a number that is known before the launch; dividends below 2^31.
+struct divisor {
+    uint32_t by, multiplier, shift;
+
+    explicit divisor(uint32_t d) : by(d), shift(0) {
+        while (1ull << shift < d) {
+            shift++;
         }
-        *reinterpret_cast<uint2 *>(lifted + first + at) = *reinterpret_cast<const uint2 *>(pair);
+        multiplier = (uint32_t) ((((1ull << shift) - d) << 32) / d + 1);
     }
+    __device__ __forceinline__ uint32_t quotient(uint32_t x) const { return (__umulhi(x, multiplier) + x) >> shift; }
+};
+
+struct lift_params {
+    read_tensor tensor;
+    divisor blocks, plane, ne1; // of a row; rows of dims 1 and 2, of dim 1
+};
+
+// The transform of eight blocks. Bits of a position and where they are, before -> after:
+//   values = 32: 0, 1 byte -> row + 8, second half of the rows; 2 register; 3 second half of the depth -> bit 0 of g;
+//                4 register; 5, 6 quarter -> bits 1, 2 of g
+//   values = 16: 0, 1 the same; 2, 5 quarter -> bits 0, 2 of g; 3 register; 4 second half of the depth -> bit 1 of g
+// (lane 4g+t decodes quarter t of block g and gets values of blocks 2t and 2t+1.)
+template <int values> struct lift_transform {
+    static constexpr int registers = values / 8; // position bits that stay registers: 4 or 2 numbers
+    uint32_t rows[2][4];
+
+    __device__ __forceinline__ lift_transform() {
+        const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+        constexpr uint32_t flip = 0xfefefefeu; // 1 to -1 and back
+        const int quarter = values == 32 ? __popc(g >> 1 & t) : __popc((g & 1 & t) | (g >> 1 & 2 & t)),
+                  depth = values == 32 ? g & 1 : g >> 1 & 1;
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int low = (i & 1) | part << 1; // position bits 0 and 1 of the row
+                const uint32_t signs = low == 0   ? 0x01010101u
+                                       : low == 1 ? 0xff01ff01u
+                                       : low == 2 ? 0xffff0101u
+                                                  : 0x01ffff01u;
+                rows[part][i] = signs ^ (quarter + (i >> 1 & depth) & 1 ? flip : 0u);
+            }
+        }
+    }
+
+    // x[i][j]: position bits 0 and 1 are the bits of j, the remaining registers' bits those of i; [block][i][j].
+    __device__ __forceinline__ void apply(const uint32_t (&codes)[values / 4], float (&x)[2][registers][4]) const {
+#pragma unroll
+        for (int i = 0; i < registers; i++) {
+            // position bits 2 and 4 of the register are i's, bit 3 the depth's; values = 16: bit 3 is i's, bit 4 the
+            // depth's
+            const uint32_t b0 = codes[values == 32 ? (i & 1) + (i & 2) * 2 : i],
+                           b1 = codes[values == 32 ? (i & 1) + (i & 2) * 2 + 2 : i + 2];
+#pragma unroll
+            for (int part = 0; part < 2; part++) {
+                int32_t sum[4]; // as the bits of 1.5 * 2^23 + sum
+                mma_s8_s8(sum, rows[part], b0, b1, 0x4b400000);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    x[j & 1][i][part * 2 + (j >> 1)] = __int_as_float(sum[j]) - 12582912.0f;
+                }
+            }
+        }
+#pragma unroll
+        for (int bit = 1; bit < registers; bit *= 2) {
+#pragma unroll
+            for (int i = 0; i < registers; i++) {
+#pragma unroll
+                for (int at = 0; at < 8 && (i & bit) == 0; at++) {
+                    float &low = x[at & 1][i][at >> 1], &high = x[at & 1][i + bit][at >> 1];
+                    const float a = low, b = high;
+                    low = a + b;
+                    high = a - b;
+                }
+            }
+        }
+    }
+};
+
+// Two values as f16, with their signs (bits 15 and 31 of `flip`).
+static __device__ __forceinline__ uint32_t signed_pair(float low, float high, uint32_t flip) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair) ^ flip;
 }
 
-// Eight lifted blocks to memory, neighbouring lanes to neighbouring addresses. Lane 4g knows where block g goes.
-template <int n> static __device__ __forceinline__ void store_blocks(const __half (&lifted)[8][n + 8], __half *target) {
-    constexpr int units = n / 8; // 16 bytes each
-    const int lane = threadIdx.x & 31;
+// Eight of them, plus the centres of theirs.
+static __device__ __forceinline__ uint4 plus_centres(const uint4 &eight, const uint4 &centres) {
+    const __half2 *x = reinterpret_cast<const __half2 *>(&eight), *c = reinterpret_cast<const __half2 *>(&centres);
+    __half2 sum[4];
 #pragma unroll
-    for (int i = 0; i < 8 * units / 32; i++) {
-        const int at = i * 32 + lane, block = at / units, unit = at % units;
-        const unsigned long long to =
-            __shfl_sync(0xffffffffu, (unsigned long long) reinterpret_cast<uintptr_t>(target), 4 * block);
-        reinterpret_cast<uint4 *>((uintptr_t) to)[unit] = reinterpret_cast<const uint4 *>(lifted[block])[unit];
+    for (int i = 0; i < 4; i++) {
+        sum[i] = __hadd2(x[i], c[i]);
     }
+    return *reinterpret_cast<const uint4 *>(sum);
+}
+
+// What a global address is in another lane.
+template <class T> static __device__ __forceinline__ T *address_of_lane(T *address, int lane) {
+    return static_cast<T *>(__cvta_global_to_generic(
+        (size_t) __shfl_sync(0xffffffffu, (unsigned long long) __cvta_generic_to_global(address), lane)));
 }
 
 template <class reader, class format, int values>
-static __global__ void __launch_bounds__(lift_warps * 32) lift_kernel(const __grid_constant__ read_tensor p) {
-    constexpr int n = 4 * values, table_bytes = look_up_bytes(format::id, 2);
+static __global__ void __launch_bounds__(lift_warps(format::id) * 32, 32 / lift_warps(format::id))
+    lift_kernel(const __grid_constant__ lift_params p) {
+    constexpr int n = 4 * values, warps = lift_warps(format::id), table_bytes = look_up_bytes(format::id, 2);
+    constexpr int registers = lift_transform<values>::registers;
     __shared__ __align__(16) uint8_t table[table_bytes > 0 ? table_bytes : 16];
     if constexpr (table_bytes > 0) {
-        look_up_table<format, 2>::fill(table, threadIdx.x, lift_warps * 32);
+        look_up_table<format, 2>::fill(table, threadIdx.x, warps * 32);
+        __syncthreads();
     }
-    __shared__ __align__(16) __half lifted[lift_warps][8][n + 8];
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const lift_transform<values> transform;
+    const reader codes(table);
+    // Signs of eight values in a row, two a register. Of 128 values a lane has the positions 8 (g & 1) + 16 i + 32 (g
+    // >> 1) + 0..7; of 64 it has 4 (g & 1) + 8 i + 16 (g >> 1) + 0..3 until neighbours exchange theirs.
+    uint32_t flip[2][4];
+    const uint32_t signs =
+        sign_word<n>(values == 32 ? g >> 1 : g >> 2) >> (values == 32 ? 8 * (g & 1) : 4 * (g & 1) + 16 * (g >> 1 & 1));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t two = signs >> (values == 32 ? 16 * i + 2 * j : 8 * i + 2 * (j & 1));
+            flip[i][j] = (two & 1) << 15 | (two & 2) << 30;
+        }
+    }
     wait_for_previous_kernel();
     let_next_kernel_start();
-    __syncthreads();
-    const uint32_t blocks = p.row_values / n, total = (uint32_t) p.n_rows * blocks, plane = (uint32_t) p.ne1 * p.ne2;
-    for (uint32_t first = (blockIdx.x * lift_warps + threadIdx.x / 32) * 8; first < total;
-         first += gridDim.x * lift_warps * 8) {
-        const uint32_t index = min(first + (threadIdx.x & 31) / 4, total - 1); // a surplus lane repeats the last block
-        const uint32_t row = index / blocks, block = index - row * blocks;
-        const uint32_t i3 = row / plane, rest = row - i3 * plane, i2 = rest / p.ne1, i1 = rest - i2 * p.ne1;
-        const char *source = p.source + i1 * p.source_stride[0] + i2 * p.source_stride[1] + i3 * p.source_stride[2];
-        char *target = p.target + i1 * p.target_stride[0] + i2 * p.target_stride[1] + i3 * p.target_stride[2];
-        __half *target_block = reinterpret_cast<__half *>(target) + block * n;
-        const __half *lacks = run_of_cell(p.runs, i1);
-        lift_quarter<reader, format, values>(reinterpret_cast<const uint8_t *>(source) + block * format::block_bytes(n),
-                                             lifted[threadIdx.x / 32][(threadIdx.x & 31) / 4], table,
-                                             lacks == nullptr ? lacks : lacks + i2 * p.row_values + block * n);
-        __syncwarp();
-        store_blocks<n>(lifted[threadIdx.x / 32], target_block);
-        __syncwarp();
+    const read_tensor &r = p.tensor;
+    const uint32_t total = (uint32_t) r.n_rows * p.blocks.by;
+    for (uint32_t first = (blockIdx.x * warps + threadIdx.x / 32) * 8; first < total; first += gridDim.x * warps * 8) {
+        const uint32_t index = min(first + g, total - 1); // a surplus lane repeats the last block
+        const uint32_t row = p.blocks.quotient(index), block = index - row * p.blocks.by;
+        const uint32_t i3 = p.plane.quotient(row), rest = row - i3 * p.plane.by, i2 = p.ne1.quotient(rest),
+                       i1 = rest - i2 * p.ne1.by;
+        const char *source = r.source + i1 * r.source_stride[0] + i2 * r.source_stride[1] + i3 * r.source_stride[2] +
+                             block * format::block_bytes(n);
+        char *target = r.target + i1 * r.target_stride[0] + i2 * r.target_stride[1] + i3 * r.target_stride[2] +
+                       block * n * sizeof(__half);
+        const bool lacking = r.runs.rows != nullptr;
+        const __half *lacks = lacking ? run_of_cell(r.runs, i1) + i2 * r.row_values + block * n : nullptr;
+        // whole words around the block, which is only 2-byte aligned
+        const uint32_t start = (uint32_t) (reinterpret_cast<uintptr_t>(source) & 3);
+        const uint8_t *base = reinterpret_cast<const uint8_t *>(source) - start;
+        uint32_t w[reader::words], unpacked[values / 4];
+        reader::load(w, reader::place(base, start, t), 0);
+        const float own_scale = reader::scale(base, start) * format::unit(n);
+        codes.template decode<0>(w, unpacked[0], unpacked[1]);
+        codes.template decode<1>(w, unpacked[2], unpacked[3]);
+        if constexpr (values == 32) {
+            codes.template decode<2>(w, unpacked[4], unpacked[5]);
+            codes.template decode<3>(w, unpacked[6], unpacked[7]);
+        }
+        float x[2][registers][4];
+        transform.apply(unpacked, x);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float f = __shfl_sync(0xffffffffu, own_scale, 4 * (2 * t + j));
+            uint4 *to = reinterpret_cast<uint4 *>(address_of_lane(target, 4 * (2 * t + j)));
+            const uint4 *centres =
+                lacking ? reinterpret_cast<const uint4 *>(address_of_lane(lacks, 4 * (2 * t + j))) : nullptr;
+            auto store = [&](int at, const uint4 &eight) {
+                to[at] = lacking ? plus_centres(eight, centres[at]) : eight;
+            };
+            uint4 eight[2];
+            if constexpr (values == 32) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float(&low)[4] = x[j][2 * i], (&high)[4] = x[j][2 * i + 1];
+                    eight[i].x = signed_pair(low[0] * f, low[1] * f, flip[i][0]);
+                    eight[i].y = signed_pair(low[2] * f, low[3] * f, flip[i][1]);
+                    eight[i].z = signed_pair(high[0] * f, high[1] * f, flip[i][2]);
+                    eight[i].w = signed_pair(high[2] * f, high[3] * f, flip[i][3]);
+                    store((g & 1) + 2 * i + 4 * (g >> 1), eight[i]);
+                }
+            } else {
+                uint2 four[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    four[i].x = signed_pair(x[j][i][0] * f, x[j][i][1] * f, flip[i][0]);
+                    four[i].y = signed_pair(x[j][i][2] * f, x[j][i][3] * f, flip[i][1]);
+                }
+                // even g keep the first eight of 16 positions, odd ones the others
+                const uint2 given = g & 1 ? four[0] : four[1], kept = g & 1 ? four[1] : four[0];
+                const uint2 got = {__shfl_xor_sync(0xffffffffu, given.x, 4), __shfl_xor_sync(0xffffffffu, given.y, 4)};
+                store((g & 1) + 2 * (g >> 1),
+                      g & 1 ? make_uint4(got.x, got.y, kept.x, kept.y) : make_uint4(kept.x, kept.y, got.x, got.y));
+            }
+        }
     }
 }
 
 template <class reader, class format, int values>
 static cudaError_t lift_format(const read_tensor &args, cudaStream_t stream) {
-    int device = 0, multiprocessors = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (args.n_rows * (args.row_values / (4 * values)) >= (int64_t) 1 << 31) {
+    const int64_t blocks = args.n_rows * (args.row_values / (4 * values));
+    if (blocks >= (int64_t) 1 << 31) {
         return cudaErrorInvalidValue; // blocks are counted in 32 bits: 275 billion values
     }
-    const int64_t warps = (args.n_rows * (args.row_values / (4 * values)) + 7) / 8,
-                  wanted = (warps + lift_warps - 1) / lift_warps;
-    const int64_t grid = wanted < 12 * multiprocessors ? wanted : 12 * multiprocessors;
-    return launch_overlapped(lift_kernel<reader, format, values>, dim3((unsigned) grid), lift_warps * 32, 0, stream,
-                             args);
+    constexpr int warps = lift_warps(format::id);
+    const int64_t wanted = (blocks + 8 * warps - 1) / (8 * warps);
+    int64_t grid = wanted;
+    if (is_trellis(
+            format::id)) { // thread blocks that stay, so that few fill a table; all take the same number of turns
+        static const int resident = [] {
+            int device = 0, multiprocessors = 0, of_one = 0;
+            cudaGetDevice(&device);
+            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, lift_kernel<reader, format, values>, warps * 32, 0);
+            return std::max(1, multiprocessors * of_one);
+        }();
+        const int64_t turns = (wanted + resident - 1) / resident;
+        grid = (wanted + turns - 1) / turns;
+    }
+    const lift_params p = {args, divisor((uint32_t) (args.row_values / (4 * values))),
+                           divisor((uint32_t) args.ne1 * (uint32_t) args.ne2), divisor((uint32_t) args.ne1)};
+    return launch_overlapped(lift_kernel<reader, format, values>, dim3((unsigned) grid), warps * 32, 0, stream, p);
 }
 
 template <int values> static cudaError_t lift_by_format(const read_tensor &args, cudaStream_t stream) {

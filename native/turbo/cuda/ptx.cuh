@@ -30,6 +30,14 @@ static __device__ __forceinline__ void mma_s8_s8(int32_t (&c)[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d[16x8] = a[16x32] (signed bytes) * b[32x8] (signed bytes) + c, the same for all.
+static __device__ __forceinline__ void mma_s8_s8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                                 int32_t c) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+}
+
 // c[16x8] += a[16x32] (signed bytes) * b[32x8] (unsigned bytes).
 static __device__ __forceinline__ void mma_s8_u8(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -63,6 +71,13 @@ static __device__ __forceinline__ void load_two_matrices(uint32_t (&x)[4], uint3
                  : "=r"(x[0]), "=r"(x[1])
                  : "r"(address)
                  : "memory");
+}
+
+// d[16x8] = a[16x8] (f16) * b[8x8] (f16) + c[16x8], all sums in f32.
+static __device__ __forceinline__ void mma_f16_k8(float (&d)[4], const uint32_t (&a)[2], uint32_t b, const float4 &c) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c.x), "f"(c.y), "f"(c.z), "f"(c.w));
 }
 
 // Four 8x8 matrices of 16-bit elements from shared memory, transposed: lane l gives the address of row l % 8 of matrix

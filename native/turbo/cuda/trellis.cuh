@@ -19,6 +19,12 @@ static constexpr int trellis_spread = 3; // their distance in units of the last 
 static constexpr int trellis_warps = 2 * trellis_tries;
 static constexpr int choice_bits = 6; // low bits of a cost
 
+// What a candidate came to: the scale as stored, and how much of the block it explains.
+struct trellis_fit {
+    uint32_t field;
+    float explained;
+};
+
 // Shared memory of one candidate.
 template <int n> struct alignas(16) trellis_scratch {
     int cost[2][2][trellis_states]; // direction, parity of the step, state
@@ -26,8 +32,7 @@ template <int n> struct alignas(16) trellis_scratch {
     int coarse[n]; // as the costs see them: negative, the compiler would turn the sign of every slope instead
     uint8_t choice[n][trellis_states];
     uint16_t window[n];
-    float explained;
-    uint32_t field;
+    trellis_fit fit;
 };
 
 // Where the backward pass keeps the cost of state s: the states that one symbol apart follow a state lie side by side.
@@ -136,7 +141,14 @@ static __device__ __forceinline__ void trace_half(trellis_scratch<n> &s, int sta
     }
 }
 
-// Least-squares scale of the windows found, as it would be stored, and how much of the block it explains.
+// Least-squares scale of the windows found, from sum(q * entry) and sum(entry^2).
+template <class format> static __device__ __forceinline__ trellis_fit fit_scale(int num, int den, float scale) {
+    const float fitted_num = scale * (float) num / format::substeps;
+    const uint32_t field = num > 0 ? encode_scale<format::mantissa>(fitted_num / den) : 0u;
+    const float stored = decode_scale<format::mantissa>(field);
+    return {field, stored * (2.0f * fitted_num - stored * den)};
+}
+
 template <class format, int n> static __device__ __forceinline__ void judge(trellis_scratch<n> &s, float scale) {
     const int lane = threadIdx.x & 31;
     int num = 0, den = 0;
@@ -148,39 +160,68 @@ template <class format, int n> static __device__ __forceinline__ void judge(trel
     }
     num = __reduce_add_sync(0xffffffffu, num);
     den = __reduce_add_sync(0xffffffffu, den);
-    const float fitted_num = scale * (float) num / format::substeps;
-    const uint32_t field = num > 0 ? encode_scale<format::mantissa>(fitted_num / den) : 0u;
-    const float stored = decode_scale<format::mantissa>(field);
+    const trellis_fit fit = fit_scale<format>(num, den, scale);
     if (lane == 0) {
-        s.field = field;
-        s.explained = stored * (2.0f * fitted_num - stored * den);
+        s.fit = fit;
     }
 }
 
 // One bit stream, least significant bit first: scale, start state, symbols. The warp writes 16 bits a lane and round.
-template <class format, int n>
-static __device__ __forceinline__ void pack_trellis(uint8_t *block, const uint16_t *window, uint32_t scale,
-                                                    bool codes) {
+template <class format, int n, class windows>
+static __device__ __forceinline__ void pack_trellis(uint8_t *block, windows window, uint32_t scale, bool codes) {
     constexpr int state_bits = format::window - format::bits, bytes = format::block_bytes(n);
     const int lane = threadIdx.x & 31;
     uint16_t *words = reinterpret_cast<uint16_t *>(block);
     for (int word = lane; word < bytes / 2; word += 32) {
         uint32_t value = 0;
         if (word == 0) {
-            value = scale | (codes ? (uint32_t) (window[0] % trellis_states) << (16 - state_bits) : 0u);
+            value = scale | (codes ? (uint32_t) (window(0) % trellis_states) << (16 - state_bits) : 0u);
         } else if (codes) {
             const int first_bit = 16 * (word - 1), first = first_bit / format::bits;
 #pragma unroll
             for (int i = 0; i <= 16 / format::bits; i++) {
                 const int at = first + i, shift = at * format::bits - first_bit;
                 if (at < n && shift < 16) {
-                    const uint32_t symbol = window[at] >> state_bits;
+                    const uint32_t symbol = window(at) >> state_bits;
                     value |= shift >= 0 ? symbol << shift : symbol >> -shift;
                 }
             }
         }
         words[word] = (uint16_t) value;
     }
+}
+
+template <class format> static __device__ __forceinline__ constexpr int largest_scale() {
+    return (31 << format::mantissa) - 1;
+}
+
+// The scale that a candidate searches with, 0 if it cannot be stored or there is nothing to search for.
+template <class format, int n>
+static __device__ __forceinline__ float candidate_scale(const rotated_block<n> &rotated, int candidate) {
+    const int field =
+        (int) encode_scale<format::mantissa>(rotated.rms) + (candidate - trellis_tries / 2) * trellis_spread;
+    const bool usable = rotated.finite && rotated.rms >= 0x1p-26f && field > 0 && field <= largest_scale<format>();
+    return usable ? decode_scale<format::mantissa>(field) : 0.0f;
+}
+
+// The candidate that explains most, as a block. fit_of(i) and window_of(i, at) give what candidate i has found.
+template <class format, int n, class fits, class windows>
+static __device__ __forceinline__ void store_best(uint8_t *block, bool finite, bool saturated, fits fit_of,
+                                                  windows window_of) {
+    int best = -1;
+    trellis_fit found = {0, 0.0f};
+    for (int i = 0; i < trellis_tries; i++) {
+        const trellis_fit fit = fit_of(i);
+        if (fit.explained > found.explained) {
+            found = fit;
+            best = i;
+        }
+    }
+    const uint32_t nan = (31u << format::mantissa) | (1u << (format::mantissa - 1));
+    const bool codes = best >= 0 && finite && found.field != 0;
+    const uint32_t scale = codes ? saturated ? (uint32_t) largest_scale<format>() : found.field : 0u;
+    pack_trellis<format, n>(
+        block, [&](int at) { return (uint32_t) window_of(best < 0 ? 0 : best, at); }, finite ? scale : nan, codes);
 }
 
 // Encode a block with all trellis_warps of a thread block; each holds the same values.
@@ -197,12 +238,8 @@ static __device__ __forceinline__ void encode_trellis(uint8_t *block, const floa
     // input.
     __syncthreads();
     let_next_kernel_start();
-    constexpr int largest = (31 << format::mantissa) - 1;
-    const int field =
-        (int) encode_scale<format::mantissa>(rotated.rms) + (candidate - trellis_tries / 2) * trellis_spread;
-    const bool usable = rotated.finite && rotated.rms >= 0x1p-26f && field > 0 && field <= largest;
-    if (usable) { // the same for both warps of a candidate
-        const float scale = decode_scale<format::mantissa>(field);
+    const float scale = candidate_scale<format, n>(rotated, candidate);
+    if (scale > 0.0f) { // the same for both warps of a candidate
         if (!backward) {
             int q[n / 32];
             rotated.template quantise<format>(scale, q);
@@ -230,22 +267,13 @@ static __device__ __forceinline__ void encode_trellis(uint8_t *block, const floa
             judge<format, n>(s, scale);
         }
     } else if (!backward && lane == 0) {
-        s.field = 0, s.explained = 0.0f;
+        s.fit = {0, 0.0f};
     }
     __syncthreads();
     if (warp == 0) {
-        int best = -1;
-        float explained = 0.0f;
-        for (int i = 0; i < trellis_tries; i++) {
-            if (scratch[i].explained > explained) {
-                explained = scratch[i].explained;
-                best = i;
-            }
-        }
-        const uint32_t nan = (31u << format::mantissa) | (1u << (format::mantissa - 1));
-        const bool codes = best >= 0 && rotated.finite && scratch[best < 0 ? 0 : best].field != 0;
-        const uint32_t found = codes ? rotated.saturated ? (uint32_t) largest : scratch[best].field : 0u;
-        pack_trellis<format, n>(block, scratch[best < 0 ? 0 : best].window, rotated.finite ? found : nan, codes);
+        store_best<format, n>(
+            block, rotated.finite, rotated.saturated, [&](int i) { return scratch[i].fit; },
+            [&](int i, int at) { return scratch[i].window[at]; });
     }
 }
 

@@ -2,7 +2,7 @@
 
 #include "launch.cuh"
 #include "runs.cuh"
-#include "trellis.cuh"
+#include "trellis_batch.cuh"
 #include "write.h"
 
 #include <algorithm>
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
 
 // Any format with trellis codes up to most_bits: a thread block a block; scalar ones leave all warps but one idle. What
 // a branch costs is kept in registers: fewer of them let more thread blocks share a multiprocessor, but make each
-// slower.
+// slower. For few blocks, and for many on devices without the shared memory for batches.
 template <int most_bits, int blocks_resident>
 static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
     write_trellis_kernel(const __grid_constant__ write_params p) {
@@ -186,20 +186,127 @@ static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
     }
 }
 
-static dim3 write_grid(const write_tensor &first, const write_tensor *second) {
-    int blocks = first.n_rows * (first.row_values / first.block);
-    bool trellis = is_trellis(first.format);
-    if (second != nullptr) {
-        blocks = std::max(blocks, second->n_rows * (second->row_values / second->block));
-        trellis |= is_trellis(second->format);
+// Many blocks of one trellis format. A group of warps encodes eight at a time; two groups, where shared memory has room
+// for them, share a multiprocessor's schedulers evenly, as two thread blocks of six warps would not.
+static constexpr int batch_groups = 2;
+
+template <class format, int n>
+static __global__ void __launch_bounds__(batch_groups * trellis_warps * 32, 1)
+    write_batch_kernel(const __grid_constant__ write_params p) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    constexpr int threads = trellis_warps * 32;
+    const int group = threadIdx.x / threads, warp = threadIdx.x % threads / 32, groups = blockDim.x / threads,
+              barrier_id = 1 + 4 * group;
+    batch_scratch<format, n> &scratch = reinterpret_cast<batch_scratch<format, n> *>(shared)[group];
+    const write_tensor &w = p.tensor[blockIdx.y];
+    const int total = w.n_rows * (w.row_values / n), step = gridDim.x * groups * batch_blocks;
+    const batch_search<format, n> search(warp >= trellis_tries);
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (int first = (blockIdx.x * groups + group) * batch_blocks; first < total; first += step) {
+#pragma unroll 1
+        for (int slot = warp; slot < batch_blocks; slot += trellis_warps) {
+            float x[n / 32] = {}; // of no block
+            uint8_t *target = nullptr;
+            if (first + slot < total) {
+                const block_place place = place_of_block<format, n>(w, first + slot);
+                load_block<n>(w, place, x);
+                target = place.target;
+            }
+            batch_take_in<format, n>(scratch, slot, x, target);
+        }
+        barrier(barrier_id, threads);
+        if (first + step >= total) {
+            let_next_kernel_start(); // all input has been read and may be overwritten
+        }
+        search_batch<format, n>(scratch, search, warp, barrier_id + 1);
+        barrier(barrier_id, threads);
+#pragma unroll 1
+        for (int slot = warp; slot < batch_blocks; slot += trellis_warps) {
+            batch_give_out<format, n>(scratch, slot);
+        }
+        barrier(barrier_id, threads);
     }
+}
+
+static int blocks_of(const write_tensor &w) {
+    return w.n_rows * (w.row_values / w.block);
+}
+
+// Several blocks for every multiprocessor: what counts then is throughput.
+static bool many_blocks(const write_tensor &first, const write_tensor *second) {
+    return blocks_of(first) + (second != nullptr ? blocks_of(*second) : 0) >= 1024;
+}
+
+static int device_attribute(cudaDeviceAttr attribute) {
+    int device = 0, value = 0;
+    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess
+               ? value
+               : 0;
+}
+
+// Eight blocks at a time, where the device has the shared memory for it.
+static bool takes_batches(const write_tensor &first, const write_tensor *second) {
+    return (is_trellis(first.format) || (second != nullptr && is_trellis(second->format))) &&
+           many_blocks(first, second) &&
+           (size_t) device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >=
+               sizeof(batch_scratch<format_turbo4_tcq, 128>);
+}
+
+template <class format, int n>
+static cudaError_t launch_batch(const write_params &p, int tensors, cudaStream_t stream) {
+    const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount),
+              most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) / (int) sizeof(batch_scratch<format, n>);
+    const int blocks = std::max(blocks_of(p.tensor[0]), tensors > 1 ? blocks_of(p.tensor[1]) : 0),
+              batches = (blocks + batch_blocks - 1) / batch_blocks;
+    // one group a multiprocessor is quicker than two
+    const int groups = batches * tensors <= multiprocessors ? 1 : std::min(most, batch_groups);
+    const size_t shared = groups * sizeof(batch_scratch<format, n>);
+    const cudaError_t error =
+        cudaFuncSetAttribute(write_batch_kernel<format, n>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    const int grid = std::min((batches + groups - 1) / groups, std::max(1, multiprocessors / tensors));
+    return launch_overlapped(write_batch_kernel<format, n>, dim3(grid, tensors), groups * trellis_warps * 32, shared,
+                             stream, p);
+}
+
+template <int n> static cudaError_t launch_batch_of(const write_params &p, int tensors, cudaStream_t stream) {
+    switch (p.tensor[0].format) {
+        case KV_TURBO2_TCQ: return launch_batch<format_turbo2_tcq, n>(p, tensors, stream);
+        case KV_TURBO3_TCQ: return launch_batch<format_turbo3_tcq, n>(p, tensors, stream);
+        case KV_TURBO4_TCQ: return launch_batch<format_turbo4_tcq, n>(p, tensors, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+static dim3 write_grid(const write_tensor &first, const write_tensor *second) {
+    const int blocks = std::max(blocks_of(first), second != nullptr ? blocks_of(*second) : 0);
+    const bool trellis = is_trellis(first.format) || (second != nullptr && is_trellis(second->format));
     const unsigned tensors = second != nullptr ? 2 : 1;
     return trellis ? dim3(blocks, tensors) : dim3((blocks + scalar_warps - 1) / scalar_warps, tensors);
 }
 
 int write_blocks(const write_tensor &first, const write_tensor *second) {
     const dim3 grid = write_grid(first, second);
-    return (int) (grid.x * grid.y);
+    const int blocks = (int) (grid.x * grid.y);
+    return takes_batches(first, second) ? (blocks + batch_blocks - 1) / batch_blocks : blocks;
+}
+
+// A thread block a block (scalar formats: a warp), any formats.
+static cudaError_t write_singly(const write_params &p, const write_tensor *second, cudaStream_t stream) {
+    const dim3 grid = write_grid(p.tensor[0], second);
+    if (grid.x == 0) {
+        return cudaSuccess;
+    }
+    if (!is_trellis(p.tensor[0].format) && (second == nullptr || !is_trellis(second->format))) {
+        return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);
+    }
+    const bool wide = p.tensor[0].format == KV_TURBO4_TCQ || (second != nullptr && second->format == KV_TURBO4_TCQ);
+    return launch_overlapped(many_blocks(p.tensor[0], second) && !wide ? write_trellis_kernel<3, 5>
+                                                                       : write_trellis_kernel<4, 1>,
+                             grid, trellis_warps * 32, 0, stream, p);
 }
 
 cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream) {
@@ -208,17 +315,15 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
     if (second != nullptr) {
         p.tensor[1] = *second;
     }
-    const dim3 grid = write_grid(first, second);
-    if (grid.x == 0) {
-        return cudaSuccess;
+    if (!takes_batches(first, second)) {
+        return write_singly(p, second, stream);
     }
-    if (is_trellis(first.format) || (second != nullptr && is_trellis(second->format))) {
-        const bool wide = first.format == KV_TURBO4_TCQ || (second != nullptr && second->format == KV_TURBO4_TCQ);
-        const bool many = grid.x * grid.y >= 1024; // several for every multiprocessor: what counts is throughput
-        return launch_overlapped(many && !wide ? write_trellis_kernel<3, 5> : write_trellis_kernel<4, 1>, grid,
-                                 trellis_warps * 32, 0, stream, p);
+    if (second != nullptr && (first.format != second->format || first.block != second->block)) {
+        const cudaError_t error = write_rows(first, nullptr, stream);
+        return error != cudaSuccess ? error : write_rows(*second, nullptr, stream);
     }
-    return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);
+    const int tensors = second != nullptr ? 2 : 1;
+    return first.block == 128 ? launch_batch_of<128>(p, tensors, stream) : launch_batch_of<64>(p, tensors, stream);
 }
 
 // ---- reading back

@@ -132,7 +132,7 @@ static int check_format(int format, int block, int rows, std::mt19937 &rng) {
 static int check_runs(int format, int block, int cells, int run, std::mt19937 &rng) {
     const int heads = 4, head_dim = 128, values = heads * head_dim, rows = 2 * cells - 3;
     const int head_bytes = reference::row_bytes(format, block, head_dim), row_bytes = head_bytes * heads;
-    const std::vector<float> x = make_rows(rng, rows, values);
+    const std::vector<float> x = make_rows(rng, rows, values, block);
     const std::vector<uint16_t> centres = random_runs(rng, cells, run, values);
     std::vector<int64_t> ids(2 * cells);
     for (int i = 0; i < 2 * cells; i++)

@@ -53,9 +53,9 @@ static __device__ __forceinline__ void prepare_column(float (&x)[shape::blocks][
 }
 
 // The queries of all columns of the thread block.
-template <class shape> static __device__ __forceinline__ void
-prepare_columns(const attend_params &p, const rows_layout<shape> &layout, int first_head, int first_column, int first_run,
-                int n_runs) {
+template <class shape>
+static __device__ __forceinline__ void prepare_columns(const attend_params &p, const rows_layout<shape> &layout,
+                                                       int first_head, int first_column, int first_run, int n_runs) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, columns = p.warps_per_head * shape::columns;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;

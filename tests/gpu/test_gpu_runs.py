@@ -1,4 +1,4 @@
-"""Centres of runs of cells on a GPU: used where the CPU uses them, exact wherever keys lie, and back from one centre."""
+"""Centres of runs of cells on a GPU: used where the CPU uses them, exact wherever keys lie, also after a shift."""
 
 from __future__ import annotations
 
@@ -139,12 +139,13 @@ def test_where_runs_are_used(tiny_model: Tiny, n_ctx: int, keywords: dict[str, o
 
 
 def test_layers_here_and_there(tiny_model: Tiny) -> None:
+    """Without op_offload: a GPU that takes over the attention of a layer on the CPU reads a copy of its keys."""
     path = tiny_model(n_layer=4, head_dim=128, n_head=8, n_head_kv=2)
     found = []
     for asked in (0, 3, 5):
         with load(path, asked) as model:
             for kv in ("f16", "turbo3_tcq"):
-                with model.context(256, kv=kv, n_threads=2, logits_all=True) as ctx:
+                with model.context(256, kv=kv, n_threads=2, logits_all=True, op_offload=False) as ctx:
                     assert {x.k_center for x in ctx.kv.effective} == {"none" if kv == "f16" else "runs of 64"}
                     ctx.decode(prompt(model, 96), outputs="all")
                     found.append(ctx.logits.copy())

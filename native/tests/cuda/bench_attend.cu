@@ -96,12 +96,12 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us,
         100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"runs\":%d,\"slices\":%d,"
-            "\"hpb\":%d,"
-            "\"splits\":%d,\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,"
+            "\"runs\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,"
+            "\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
             first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
-            plan.warps_per_head > 0, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
-            t.high_us / shape.layers, floor_us);
+            plan.warps_per_head > 0, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us,
+            t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
     first_row = false;
 }
 

@@ -95,7 +95,8 @@ int main(int argc, char **argv) {
         for (int n_kv : {256, 32768, 40960, 131072}) {
             for (int rows : {1, 4}) {
                 for (bool runs : {false, true}) {
-                    const timing after = run(format, n_kv, rows, false, runs), beside = run(format, n_kv, rows, true, runs);
+                    const timing after = run(format, n_kv, rows, false, runs),
+                                 beside = run(format, n_kv, rows, true, runs);
                     printf("%-10s n_kv %6d rows %d%s: attention after the write %6.2f us a layer, beside it %6.2f\n",
                            format_name(format), n_kv, rows, runs ? " runs" : "", after.median_us / layers,
                            beside.median_us / layers);

@@ -82,8 +82,8 @@ inline int run_length(int n_kv) {
 }
 
 // The runs of one of `layers` layers whose tables lie one behind the other.
-inline turbo_cuda::key_runs runs_of_layer(const device_buffer<uint16_t> &tables, int layer, int layers, int n_kv, int cells,
-                                          int values) {
+inline turbo_cuda::key_runs runs_of_layer(const device_buffer<uint16_t> &tables, int layer, int layers, int n_kv,
+                                          int cells, int values) {
     const int64_t rows = (int64_t) tables.count / layers / values;
     return {(const char *) (tables.data + layer * rows * values), values * 2, (int) rows, cells, n_kv};
 }

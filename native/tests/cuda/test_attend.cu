@@ -35,7 +35,8 @@ static std::vector<double> decode_head(const std::vector<uint8_t> &rows, const k
 }
 
 // Keys as the graph means them: `rows` as decoded and what they lack.
-static void add_centres(std::vector<double> &rows, const std::vector<uint16_t> &centres, const attend_case &c, int head) {
+static void add_centres(std::vector<double> &rows, const std::vector<uint16_t> &centres, const attend_case &c,
+                        int head) {
     const size_t values = (size_t) c.n_head_kv * c.head_dim, last = centres.size() / values - 1;
     for (int j = 0; j < c.n_kv; j++) {
         const uint16_t *centre = &centres[(c.flat ? last : j / c.run) * values + head * c.head_dim];
@@ -169,9 +170,9 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
                     for (int i = 0; i < c.head_dim; i++) {
                         scaled[i] = q[at + i] * q_scale[(size_t) h * c.head_dim + i];
                     }
-                    reference::attention(scaled.data(), kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
-                                         c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap,
-                                         want.data());
+                    reference::attention(
+                        scaled.data(), kd, vd, c.mask ? &mask[((size_t) s * c.n_rows + r) * c.n_kv] : nullptr,
+                        c.sinks ? &sinks[h] : nullptr, c.n_kv, c.head_dim, a.scale, c.soft_cap, want.data());
                     for (int i = 0; i < c.head_dim; i++) {
                         const double d = got[at + i] - want[i];
                         error += std::isfinite(got[at + i]) ? d * d : INFINITY;

@@ -201,7 +201,8 @@ int main() {
                     const bool ok = error < (shares ? 2e-3 : 3e-4);
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
-                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: %.3g\n",
+                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: "
+                               "%.3g\n",
                                c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, run,
                                error);
                     }

@@ -243,8 +243,8 @@ template <class shape> struct shared_layout {
     static __host__ __device__ int scale_row(const attend_params &p) { // of all heads
         return p.heads_per_block * shape::tiles * shape::blocks * 8;
     }
-    // What the runs of the block's stretch add to its scores (block by block of a head): a row like the scales for each,
-    // behind them, so that whoever has those needs no other address.
+    // What the runs of the block's stretch add to its scores (block by block of a head): a row like the scales for
+    // each, behind them, so that whoever has those needs no other address.
     static __host__ __device__ int run_bytes(const attend_params &p) {
         return p.run_room * scale_row(p) * (int) sizeof(float);
     }
@@ -290,8 +290,8 @@ template <class shape> struct shared_layout {
     __device__ float *merged(const attend_params &p) const { return tops(p) + p.heads_per_block * shape::columns; }
 };
 
-// Add to the scores what the runs of the tile that begins at token `first` add to them. A slice of 16 tokens has one run.
-// `runs`: the row of the warp's head for run `first_run`; those of the runs behind it follow.
+// Add to the scores what the runs of the tile that begins at token `first` add to them. A slice of 16 tokens has one
+// run. `runs`: the row of the warp's head for run `first_run`; those of the runs behind it follow.
 template <class shape>
 static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
                                                 const float *runs, int first_run, int first) {

@@ -99,7 +99,8 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
     const int first_run = p.runs.run_of(16 * first_unit),
               n_runs = runs_touched(p, first_run, 16 * (first_unit + units));
     if (p.run_room > 0) {
-        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs, rows_warps);
+        prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run, n_runs,
+                      rows_warps);
     }
     fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, rows_warps * 32, unsigned_bias);
     if (p.v.format != p.k.format) {

@@ -35,7 +35,8 @@ static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
 // The centres of runs as the kernels take them; none for null.
 key_runs runs_of(const ggml_tensor *runs);
 
-// Do they lie on the device, fit the keys `k` of an attention, [head_dim, cells, heads, streams], and cover them? Yes for null.
+// Do they lie on the device, fit the keys `k` of an attention, [head_dim, cells, heads, streams], and cover them? Yes
+// for null.
 bool runs_fit(int device, const ggml_tensor *runs, const ggml_tensor *k);
 
 // If `x` are the keys of the attention that is lifting its own: lifts them, and puts back the centres that they lack.

@@ -1,5 +1,5 @@
-// Centres of runs of cells (turbo/kv_runs.h) in ggml's graph: the operators that take them from keys or put them back, and
-// keys that upstream's attention is to read.
+// Centres of runs of cells (turbo/kv_runs.h) in ggml's graph: the operators that take them from keys or put them back,
+// and keys that upstream's attention is to read.
 
 #include "turbo/cuda/ggml_glue.cuh"
 
@@ -34,7 +34,8 @@ bool turbo_cuda::runs_fit(int device, const ggml_tensor *runs, const ggml_tensor
         return true;
     }
     return turbo_runs_are(runs) && lie_on(device, runs) && runs->type == GGML_TYPE_F16 && runs->nb[0] == sizeof(half) &&
-           runs->ne[0] == k->ne[0] * k->ne[2] && k->ne[0] % 64 == 0 && turbo_runs_cells_each(runs) % TURBO_RUN_STEP == 0 &&
+           runs->ne[0] == k->ne[0] * k->ne[2] && k->ne[0] % 64 == 0 &&
+           turbo_runs_cells_each(runs) % TURBO_RUN_STEP == 0 &&
            (runs->ne[1] - 1) * turbo_runs_cells_each(runs) >= k->ne[1];
 }
 

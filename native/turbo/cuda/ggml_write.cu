@@ -232,7 +232,8 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
                               ggml_nelements(scale) == next->src[0]->ne[0] * next->src[0]->ne[2];
             return ours ? next : nullptr;
         }
-        if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS && !subtracts_runs(next)) {
+        if (next->op != GGML_OP_MUL && next->op != GGML_OP_SUB && next->op != GGML_OP_SET_ROWS &&
+            !subtracts_runs(next)) {
             return nullptr;
         }
     }

@@ -1,8 +1,8 @@
-// Centres of runs of cells (turbo/kv_runs.h) in the attention: what the keys of a run lack is the same for all of them, so
-// the product of a query with the run's row of the table is added to its scores of all cells of the run.
+// Centres of runs of cells (turbo/kv_runs.h) in the attention: what the keys of a run lack is the same for all of them,
+// so the product of a query with the run's row of the table is added to its scores of all cells of the run.
 //
-// The products of a stretch of the cache are computed once, before it is walked, by whoever has the queries in registers
-// anyway: half a warp a query, in f32.
+// The products of a stretch of the cache are computed once, before it is walked, by whoever has the queries in
+// registers anyway: half a warp a query, in f32.
 
 #pragma once
 
@@ -37,11 +37,11 @@ static __device__ __forceinline__ void prefetch_runs(const attend_params &p, int
 }
 
 // Products of a query, of which each lane of half a warp has n values (before any rotation), with `n_runs` rows from
-// `first_run` on; `first_value` is where the lane's values are in a row. As exponents to base 2 to `to`, in shared or global
-// memory, `pitch` floats from run to run.
-template <int n>
-static __device__ __forceinline__ void run_products(const float (&x)[n], const attend_params &p, int first_value,
-                                                    int first_run, int n_runs, float *to, int pitch) {
+// `first_run` on; `first_value` is where the lane's values are in a row. As exponents to base 2 to `to`, in shared or
+// global memory, `pitch` floats from run to run.
+template <int n> static __device__ __forceinline__ void run_products(const float (&x)[n], const attend_params &p,
+                                                                     int first_value, int first_run, int n_runs,
+                                                                     float *to, int pitch) {
     const int lane = threadIdx.x & 15;
 #pragma unroll 1
     for (int run = 0; run < n_runs; run += 4) {

@@ -32,7 +32,8 @@ cudaError_t change_by_runs(const run_change &args, cudaStream_t stream) {
 static __global__ void __launch_bounds__(most_threads) add_kernel(const __grid_constant__ read_tensor r) {
     wait_for_previous_kernel();
     let_next_kernel_start();
-    const int64_t pairs = r.row_values / 2, index = (int64_t) blockIdx.x * blockDim.x + threadIdx.x, row = index / pairs;
+    const int64_t pairs = r.row_values / 2, index = (int64_t) blockIdx.x * blockDim.x + threadIdx.x,
+                  row = index / pairs;
     if (row >= r.n_rows) {
         return;
     }

@@ -25,12 +25,12 @@ void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * 
 void turbo_cuda_keep_rows(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 
-// Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours. False
-// for other operators.
+// Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours.
+// False for other operators.
 bool turbo_cuda_change_keys(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
-// Does an attention kernel of upstream's get its keys in full? It does if they lack no centres of runs, and if it reads an
-// f16 copy (`lifted`) in which they are put back.
+// Does an attention kernel of upstream's get its keys in full? It does if they lack no centres of runs, and if it reads
+// an f16 copy (`lifted`) in which they are put back.
 bool turbo_cuda_keys_are_whole(int device, const ggml_tensor * dst, bool lifted);
 // Around such a kernel: what it lifts of the keys of `dst` gets the centres back. Null: nothing does.
 struct turbo_cuda_lifting {
@@ -42,7 +42,8 @@ private:
     const ggml_tensor * before;
 };
 
-// Has the state of centres changed since this was last asked for the graph? What was captured of it is out of date then.
+// Has the state of centres changed since this was last asked for the graph? What was captured of it is out of date
+// then.
 bool turbo_cuda_runs_changed(const void * graph);
 
 // At the end of a graph: wait for writes beside it.

@@ -55,8 +55,13 @@ static __device__ __forceinline__ void load_block(const write_tensor &w, const b
         if (w.centre != nullptr) {
             x[i] -= w.centre[at + i];
         }
-        if (place.lacks != nullptr) {
-            x[i] -= __half2float(place.lacks[at + i]);
+    }
+    if (place.lacks != nullptr) {
+        const __half2 *lacks = reinterpret_cast<const __half2 *>(place.lacks + at);
+#pragma unroll
+        for (int i = 0; i < n / 32; i += 2) {
+            const float2 c = __half22float2(lacks[i / 2]);
+            x[i] -= c.x, x[i + 1] -= c.y;
         }
     }
 }

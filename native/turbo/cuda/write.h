@@ -49,7 +49,8 @@ cudaError_t read_rows(const read_tensor &args, cudaStream_t stream);
 // The same for whole tensors to f16 without ids, faster. Target rows 16-byte aligned.
 cudaError_t lift_rows(const read_tensor &args, cudaStream_t stream);
 
-// Where nothing encodes or decodes keys in the same launch (runs.cu): f32 rows plus `sign` times the centres of their cells.
+// Where nothing encodes or decodes keys in the same launch (runs.cu): f32 rows plus `sign` times the centres of their
+// cells.
 struct run_change {
     const float *source;
     float *target;

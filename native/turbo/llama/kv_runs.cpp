@@ -102,11 +102,11 @@ void turbo_runs_attend(ggml_backend_sched_t sched, ggml_backend_t cpu, ggml_tens
     ggml_tensor * runs = k->src[1];
     attention->src[TURBO_RUNS_SRC] = runs;
     ggml_backend_t home = cpu;
-    for (int i = 0; runs->buffer != nullptr && i < ggml_backend_sched_get_n_backends(sched); ++i) {
+    const bool elsewhere = runs->buffer != nullptr && !ggml_backend_buffer_is_host(runs->buffer);
+    for (int i = 0; elsewhere && home == cpu && i < ggml_backend_sched_get_n_backends(sched); ++i) {
         ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
         if (ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(runs->buffer))) {
             home = backend;
-            break;
         }
     }
     ggml_backend_sched_set_tensor_backend(sched, attention, home);

@@ -103,6 +103,17 @@ inline bool has_warpgroups(const cudaDeviceProp &device) {
     return turbo_cuda::attend_wide_compiled() && device.major == 9 && device.minor == 0;
 }
 
+// A share of a test's cases, "2/8" being the third of eight: several processes check them in parallel. Without one, all.
+struct case_share {
+    int index = 0, count = 1, seen = 0;
+    explicit case_share(const char *text) {
+        if (text != nullptr && sscanf(text, "%d/%d", &index, &count) != 2) {
+            index = 0, count = 1;
+        }
+    }
+    bool next_is_mine() { return seen++ % count == index; }
+};
+
 // Random cache rows: any code is valid, scales are positive and vary.
 inline void random_rows(std::mt19937 &rng, int format, int block, int head_dim, size_t heads,
                         std::vector<uint8_t> &out) {

@@ -178,7 +178,8 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     return std::sqrt(error / norm);
 }
 
-int main() {
+int main(int argc, char **argv) {
+    case_share share(argc > 1 ? argv[1] : nullptr);
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     std::mt19937 rng(std::random_device{}());
@@ -188,6 +189,9 @@ int main() {
         for (int n_kv : {5, 256, 1000, 9000}) {
             for (int rows : {1, 4}) {
                 for (int kind = 0; kind < (rows == 1 ? 6 : 12); kind++) {
+                    if (!share.next_is_mine()) {
+                        continue;
+                    }
                     const bool scattered = kind & 1, later = rows == 1 && kind & 4, skip = kind & 2 || later;
                     const attend_way way = rows == 1 || kind < 4 ? attend_way::own
                                            : kind < 8            ? attend_way::team

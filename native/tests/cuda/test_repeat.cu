@@ -75,7 +75,8 @@ static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19
     return differing;
 }
 
-int main() {
+int main(int argc, char **argv) {
+    case_share share(argc > 1 ? argv[1] : nullptr);
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     std::mt19937 rng(std::random_device{}());
@@ -94,6 +95,9 @@ int main() {
     int failed = 0, total = 0;
     for (const repeat_case &c : cases) {
         for (int kind = 0; kind < 6; kind++) {
+            if (!share.next_is_mine()) {
+                continue;
+            }
             const bool masked = kind & 1;
             const attend_way way = kind < 2 ? attend_way::own : kind < 4 ? attend_way::team : attend_way::wide;
             if (kind > 1 && (c.head_dim != 128 || c.n_head / c.n_head_kv * c.n_rows <= 16)) {

@@ -27,8 +27,8 @@ CUDA = NATIVE / "turbo" / "cuda"
 TESTS = NATIVE / "tests" / "cuda"
 CPU = NATIVE / "turbo" / "cpu"
 KERNELS = (
-    "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows", "attend_wide_sm90a",
-    "lift", "runs", "write",
+    "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows",
+    "attend_wide_sm90a", "lift", "runs", "write",
 )  # fmt: skip
 ARCHITECTURES = ("80", "86", "89", "90", "120")
 CPU_FLAGS = {

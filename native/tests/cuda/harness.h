@@ -103,7 +103,8 @@ inline bool has_warpgroups(const cudaDeviceProp &device) {
     return turbo_cuda::attend_wide_compiled() && device.major == 9 && device.minor == 0;
 }
 
-// A share of a test's cases, "2/8" being the third of eight: several processes check them in parallel. Without one, all.
+// A share of a test's cases, "2/8" being the third of eight: several processes check them in parallel. Without one,
+// all.
 struct case_share {
     int index = 0, count = 1, seen = 0;
     explicit case_share(const char *text) {

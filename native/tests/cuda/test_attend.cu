@@ -1,5 +1,5 @@
 // Attention kernels against a float64 reference on fresh random input. Exit 1 if any case is off.
-//   test_attend [small]     small: a short list, for compute-sanitizer
+//   test_attend [small | I/N]     small: a short list, for compute-sanitizer; I/N: a share of the cases
 
 #include "harness.h"
 

@@ -89,9 +89,9 @@ struct attend_plan {
     bool wide;           // many columns with warpgroup products (attend_wide.cuh)
 };
 
-// Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh), or a
-// warpgroup for one that multiplies (attend_wide.cuh, where there are warpgroup products and the cache is long enough to be
-// shared out). The last two are there for more than 16 columns of heads of 128.
+// Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh; more than 16
+// of them), or a warpgroup for one that multiplies (attend_wide.cuh; more than eight columns, where there are warpgroup
+// products and the cache is long enough to be shared out). The last two are there for heads of 128.
 enum class attend_way { best, own, team, wide };
 
 // heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.

@@ -48,8 +48,8 @@ template <int values> struct reader_f16 : half_reader<values> {
     }
 };
 
-// Bytes 0-255 become halves 1024-1279 by setting their upper byte; then the offset is subtracted exactly. The selectors say
-// which bytes come together.
+// Bytes 0-255 become halves 1024-1279 by setting their upper byte; then the offset is subtracted exactly. The selectors
+// say which bytes come together.
 static constexpr uint32_t even_bytes = 0x4240, odd_bytes = 0x4341, first_bytes = 0x4140, last_bytes = 0x4342;
 static __device__ __forceinline__ uint32_t bytes_to_halves(uint32_t bytes, uint32_t selector, float offset,
                                                            __half2 scale) {

@@ -409,8 +409,8 @@ template <class shape> struct query_loader {
         return (int) address_skew(p.k.data + blockIdx.z * p.k.stride_stream + (first_head + head) * p.k.stride_head);
     }
 
-    __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout, int first_run,
-                                                int n_runs, int warps) {
+    __device__ __forceinline__ void prepare_all(const attend_params &p, const shared_layout<shape> &layout,
+                                                int first_run, int n_runs, int warps) {
 #pragma unroll 1
         while (unit < units(p)) {
             const int block = unit / 4 % (shape::blocks * shape::tiles),

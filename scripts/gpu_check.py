@@ -31,6 +31,7 @@ KERNELS = (
     "attend_wide_sm90a", "lift", "runs", "write",
 )  # fmt: skip
 ARCHITECTURES = ("80", "86", "89", "90", "120")
+WRAPPED = ("cudaFuncSetAttribute", "cudaLaunchKernelExC")  # what test_plans replaces
 CPU_FLAGS = {
     "_avx2": ["-mavx2", "-mfma"],
     "_avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vbmi", "-mfma"],
@@ -108,7 +109,9 @@ def compile_cpu(build: Path) -> list[Path]:
 def link(build: Path, name: str, architecture: str, objects: list[Path]) -> Path:
     """Compile and link one program of native/tests/cuda."""
     target = build / name
+    wrapped = WRAPPED if name == "test_plans" else ()
     command = [nvcc(), *flags(architecture), str(TESTS / f"{name}.cu"), *map(str, objects), "-o", str(target)]
+    command += [part for function in wrapped for part in ("-Xlinker", f"--wrap={function}")]
     if run(command).returncode != 0:
         sys.exit(f"gpu_check: {name} does not build")
     return target
@@ -147,7 +150,7 @@ def main() -> int:
         print(f"compiled for sm_{', sm_'.join(ARCHITECTURES)}; only the GPU at hand can be run")
         return 0
     gpu = query_gpu()
-    tests = ["test_codec", "test_attend", "test_overlap", "test_repeat"]
+    tests = ["test_codec", "test_attend", "test_overlap", "test_repeat", "test_plans"]
     names = tests if options.what == "test" else ["bench_attend", "bench_write", "bench_step"]
     results = run_programs(options.build, names, gpu["compute_cap"].replace(".", ""))
     ok = all(bool(entry["ok"]) for entry in results)

@@ -80,19 +80,25 @@ static size_t token_bytes(const attend_args &args, const attend_plan &plan) {
     return heads * block * (args.head_dim / args.block) + (rows ? 30 : 0);
 }
 
-// A thread block has room for no more runs than so: a cache with more is cut into more stretches.
-static constexpr int most_runs_a_block = 32;
-
+// A thread block has room for so many runs, large heads for fewer: a cache with more is cut into more stretches.
 static int least_splits(const attend_args &args) {
-    const int tokens = args.runs.cells_each * most_runs_a_block;
+    const int tokens = args.runs.cells_each * (args.head_dim > 256 ? 8 : 32);
     return args.runs.rows == nullptr || tokens == 0 ? 1 : (args.n_kv + tokens - 1) / tokens;
 }
 
-// Shared memory for what runs add to the scores of so many columns, if so many thread blocks share the chip on every
-// stretch of the cache.
-static size_t run_bytes(const attend_args &args, int blocks, size_t columns) {
+// Shared memory for what runs add to the scores of a thread block: a little more than it takes. `rows` numbers a run
+// and head; the chip is shared by the heads of all streams, each in so many blocks of columns. A stretch of the cache
+// is no longer than its share, but for a short one, which is cut into few.
+static size_t run_bytes(const attend_args &args, int heads_per_block, int column_blocks, size_t rows) {
+    const int blocks = args.n_streams * column_blocks * (args.n_head_kv / heads_per_block);
     const int splits = std::max(least_splits(args), args.multiprocessors / std::max(1, blocks));
-    return most_runs(args.runs, args.n_kv / splits + 16) * columns * sizeof(float);
+    const int tokens = std::max(args.n_kv / splits, 256) + 32;
+    return most_runs(args.runs, tokens) * heads_per_block * rows * sizeof(float);
+}
+
+// Columns of a KV head.
+static int columns_of(const attend_args &args) {
+    return args.n_head / args.n_head_kv * args.n_rows;
 }
 
 // Shared memory of the queries of a thread block, and what lies before them. They are twice as large as halves.
@@ -102,12 +108,10 @@ static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
            512 * plan.tiles;
 }
 
-// The same for warps that unpack for themselves.
+// The same for warps that unpack for themselves: they add the runs of a head block by block.
 static size_t own_run_bytes(const attend_args &args, const attend_plan &plan) {
-    const int columns = 8 * plan.tiles,
-              column_blocks = (args.n_head / args.n_head_kv * args.n_rows + columns - 1) / columns;
-    const int blocks = args.n_streams * column_blocks * (args.n_head_kv / plan.heads_per_block);
-    return run_bytes(args, blocks, (size_t) plan.heads_per_block * columns);
+    const int columns = 8 * plan.tiles, column_blocks = (columns_of(args) + columns - 1) / columns;
+    return run_bytes(args, plan.heads_per_block, column_blocks, (size_t) columns * (args.head_dim / args.block));
 }
 
 // Shared memory of a thread block with one group of warps: while it walks, and when it parks its results.
@@ -126,9 +130,15 @@ static size_t rows_block_bytes(const attend_args &args, const attend_plan &plan,
     const size_t queries = heads * plan.warps_per_head * plan.tiles * 16 * (row + 4);
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     const size_t staged = 2 * (2 * keys * token_bytes(args, plan) + 96);
-    const size_t columns = heads * plan.warps_per_head * plan.tiles * 16;
-    const int blocks = args.n_streams * (args.n_head_kv / plan.heads_per_block);
-    return 64 + queries + tables + run_bytes(args, blocks, columns) + groups * (heads * 2 * keys * row + staged);
+    const int columns = plan.warps_per_head * plan.tiles * 16,
+              column_blocks = (columns_of(args) + columns - 1) / columns;
+    return 64 + queries + tables + run_bytes(args, plan.heads_per_block, column_blocks, columns) +
+           groups * (heads * 2 * keys * row + staged);
+}
+
+// What its eight warps leave there at the end.
+static size_t rows_parked_bytes(const attend_args &args, int tiles) {
+    return 16 + 8 * 16 * tiles * (args.head_dim + 6) * sizeof(float);
 }
 
 // A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared
@@ -149,10 +159,10 @@ static bool plan_cluster(const attend_args &args, attend_plan &plan, int warps, 
 }
 
 // Many columns: a team of warps a KV head, for as many heads as there are; for a short cache for one, so that no second
-// launch has to merge.
-static attend_plan plan_rows(const attend_args &args, int columns, int heads_per_block, int tiles) {
+// launch has to merge. False if there is no room.
+static bool plan_rows(const attend_args &args, int columns, int heads_per_block, int tiles, attend_plan &plan) {
     constexpr int warps = 8;
-    attend_plan plan = {};
+    plan = {};
     plan.tiles = tiles;
     plan.slices = 2;
     const int needed = (columns + 16 * tiles - 1) / (16 * tiles);
@@ -172,41 +182,43 @@ static attend_plan plan_rows(const attend_args &args, int columns, int heads_per
             break;
         }
     }
-    if (tiles == 2 && needed == 1 && rows_block_bytes(args, plan, groups) > args.shared_limit) {
-        return plan_rows(args, columns, heads_per_block, 1); // two warps share what one had no room for
+    if (std::max(rows_block_bytes(args, plan, 1), rows_parked_bytes(args, tiles)) > args.shared_limit ||
+        (tiles == 2 && needed == 1 && rows_block_bytes(args, plan, groups) > args.shared_limit)) {
+        return tiles == 2 && plan_rows(args, columns, heads_per_block, 1, plan); // warps share what one has no room for
     }
     const int block_columns = 16 * tiles * plan.warps_per_head, blocks = (columns + block_columns - 1) / block_columns;
     const int width = std::max(1, args.multiprocessors /
                                       std::max(1, args.n_streams * blocks * (args.n_head_kv / plan.heads_per_block)));
     plan.splits = std::max(least_splits(args),
                            std::min((args.n_kv + 16 * plan.slices * groups - 1) / (16 * plan.slices * groups), width));
-    return plan;
+    return true;
 }
 
 // Shared memory of attend_wide.cuh with its shortest tiles: a little more than it takes.
-static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan) {
+static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan, int column_blocks) {
     const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
     return 2048 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
-           tables + 16 + run_bytes(args, args.n_streams * (args.n_head_kv / plan.heads_per_block), heads * 64);
+           tables + 16 + run_bytes(args, plan.heads_per_block, column_blocks, 64);
 }
 
 // Many columns, warpgroup products: two heads a thread block. False where the cache is too short to be shared out,
 // tokens cannot be fetched whole, or there is no room.
 static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
+    const int column_blocks = (columns + 63) / 64;
     plan = {};
-    plan.wide = true, plan.heads_per_block = 2, plan.tiles = 1, plan.slices = 2, plan.warps_per_head = 4;
+    plan.wide = true, plan.tiles = 1, plan.slices = 2, plan.warps_per_head = 4;
     for (int heads = 2; heads > 0; heads--) {
         plan.heads_per_block = heads;
         if (args.n_head_kv % heads == 0 && !stages_rows(args, plan) &&
-            wide_block_bytes(args, plan) <= args.shared_limit) {
+            wide_block_bytes(args, plan, column_blocks) <= args.shared_limit) {
             break;
         }
         if (heads == 1) {
             return false;
         }
     }
-    const int blocks = (columns + 63) / 64 * (args.n_head_kv / plan.heads_per_block) * args.n_streams;
+    const int blocks = column_blocks * (args.n_head_kv / plan.heads_per_block) * args.n_streams;
     plan.splits = std::max(least_splits(args), std::min((args.n_kv + 63) / 64, args.multiprocessors / blocks));
     return plan.splits > 1;
 }
@@ -239,14 +251,14 @@ static size_t newest_bytes(const attend_args &args, const attend_plan &plan) {
 
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
-    const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    const int columns = columns_of(args);
     if (use_wide(args, columns, way) && plan_wide(args, columns, plan)) {
         return plan;
     }
-    plan = {};
-    if (use_teams(args, columns, way)) {
-        return plan_rows(args, columns, heads_per_block, 2);
+    if (use_teams(args, columns, way) && plan_rows(args, columns, heads_per_block, 2, plan)) {
+        return plan;
     }
+    plan = {};
     plan.tiles = columns > 8 && args.head_dim <= 256 ? 2 : 1;
     const int warps = block_warps(args.head_dim, plan.tiles),
               column_blocks = (columns + 8 * plan.tiles - 1) / (8 * plan.tiles);
@@ -318,7 +330,7 @@ bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
 // take them over, with a shorter stretch of the cache. How much shorter is measured: what a block gets done of four
 // heads of 128 while the write runs (an H200's; both take longer on a slower device).
 static void plan_late(const attend_args &args, const attend_plan &plan, attend_params &p) {
-    const int columns = args.n_head / args.n_head_kv * args.n_rows;
+    const int columns = columns_of(args);
     const bool one_row = plan.heads_per_block == args.n_head_kv && columns <= 8 * plan.tiles && args.n_streams == 1;
     const int busy = p.pending.later ? 0 : p.pending.blocks;
     if (plan.cluster > 0 || plan.warps_per_head > 0 || !one_row || busy > args.multiprocessors / 10 ||

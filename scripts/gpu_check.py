@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build and run the CUDA tests and benchmarks of native/turbo/cuda without llama.cpp.
 
-    gpu_check.py test       op comparison against a float64 reference and the CPU codecs
+    gpu_check.py test       op comparison against a float64 reference and the CPU codecs; every plan can be launched
     gpu_check.py bench      times of attention and of the cache write, a layer at a time in CUDA graphs
     gpu_check.py compile    compile the kernels for every architecture they support (no GPU needed)
 

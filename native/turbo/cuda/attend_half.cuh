@@ -62,55 +62,50 @@ static __device__ __forceinline__ uint32_t load_word_by_halves(const uint8_t *at
     return half[0] | (uint32_t) half[1] << 16;
 }
 
-// ggml's q8_0: an f16 scale and 32 signed bytes.
-template <int values> struct reader_q8_0 : half_reader<values> {
+// Formats of ggml with an f16 scale and `group_bytes` in all for 32 values. format::bytes(at, value) gives four
+// unsigned bytes from `value` on, larger than the values by format::bias.
+template <class format, int values> struct reader_bytes : half_reader<values> {
+    static constexpr float offset = 1024.0f + format::bias;
     const uint8_t *at;
     __half2 scale;
-    __device__ __forceinline__ explicit reader_q8_0(int t) : half_reader<values>(t) {}
+    __device__ __forceinline__ explicit reader_bytes(int t) : half_reader<values>(t) {}
     __device__ __forceinline__ void begin(const uint8_t *block) {
-        const uint8_t *group = block + 34 * this->group;
+        const uint8_t *group = block + format::group_bytes * this->group;
         scale = __half2half2(*reinterpret_cast<const __half *>(group));
         at = group + 2 + this->first;
     }
-    static constexpr float offset = 1024.0f + 128.0f;
-    __device__ __forceinline__ uint32_t bytes(int r) const {
-        return load_word_by_halves(at + half_reader<values>::unit_step * r) ^ 0x80808080u;
+    __device__ __forceinline__ void halves(int r, uint32_t selector0, uint32_t selector1, uint32_t &u0,
+                                           uint32_t &u1) const {
+        const uint32_t x = format::bytes(at, half_reader<values>::unit_step * r);
+        u0 = bytes_to_halves(x, selector0, offset, scale), u1 = bytes_to_halves(x, selector1, offset, scale);
     }
     __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
-        const uint32_t x = bytes(r);
-        u0 = bytes_to_halves(x, even_bytes, offset, scale), u1 = bytes_to_halves(x, odd_bytes, offset, scale);
+        halves(r, even_bytes, odd_bytes, u0, u1);
     }
     __device__ __forceinline__ void in_order(int r, uint32_t &u0, uint32_t &u1) const {
-        const uint32_t x = bytes(r);
-        u0 = bytes_to_halves(x, first_bytes, offset, scale), u1 = bytes_to_halves(x, last_bytes, offset, scale);
+        halves(r, first_bytes, last_bytes, u0, u1);
     }
 };
 
-// ggml's q4_0: an f16 scale and 16 bytes; low nibbles are values 0-15, high nibbles 16-31, all offset by 8.
-template <int values> struct reader_q4_0 : half_reader<values> {
-    const uint8_t *at;
-    __half2 scale;
-    __device__ __forceinline__ explicit reader_q4_0(int t) : half_reader<values>(t) {}
-    __device__ __forceinline__ void begin(const uint8_t *block) {
-        const uint8_t *group = block + 18 * this->group;
-        scale = __half2half2(*reinterpret_cast<const __half *>(group));
-        at = group + 2 + this->first;
+// 32 signed bytes.
+struct bytes_q8_0 {
+    static constexpr int group_bytes = 34, bias = 128;
+    static __device__ __forceinline__ uint32_t bytes(const uint8_t *at, int value) {
+        return load_word_by_halves(at + value) ^ 0x80808080u;
     }
-    static constexpr float offset = 1024.0f + 8.0f;
-    __device__ __forceinline__ uint32_t bytes(int r) const {
-        const int value = half_reader<values>::unit_step * r;
+};
+
+// 16 bytes; low nibbles are values 0-15, high nibbles 16-31, all offset by 8.
+struct bytes_q4_0 {
+    static constexpr int group_bytes = 18, bias = 8;
+    static __device__ __forceinline__ uint32_t bytes(const uint8_t *at, int value) {
         const uint32_t word = load_word_by_halves(at + value % 16);
         return (value < 16 ? word : word >> 4) & 0x0f0f0f0fu;
     }
-    __device__ __forceinline__ void unit(int r, uint32_t &u0, uint32_t &u1) const {
-        const uint32_t x = bytes(r);
-        u0 = bytes_to_halves(x, even_bytes, offset, scale), u1 = bytes_to_halves(x, odd_bytes, offset, scale);
-    }
-    __device__ __forceinline__ void in_order(int r, uint32_t &u0, uint32_t &u1) const {
-        const uint32_t x = bytes(r);
-        u0 = bytes_to_halves(x, first_bytes, offset, scale), u1 = bytes_to_halves(x, last_bytes, offset, scale);
-    }
 };
+
+template <int values> using reader_q8_0 = reader_bytes<bytes_q8_0, values>;
+template <int values> using reader_q4_0 = reader_bytes<bytes_q4_0, values>;
 
 // As tile_scores. fragments[unit*32 + lane]: the query's unit as f16 (2 registers) and what rounding left of it (2).
 template <class reader, class shape>
@@ -161,8 +156,7 @@ static __device__ __forceinline__ void tile_scores_half(float (&s)[shape::slices
 }
 
 // As tile_values; the output counts half_weight times.
-template <class reader, class shape>
-static __device__ __forceinline__ void
+template <class reader, class shape> static __device__ __forceinline__ void
 tile_values_half(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const tile_rows &rows,
                  const tile_limits &limits, int block_bytes, const float (&p)[shape::slices][shape::tiles][4],
                  const float (&weight)[shape::tiles][2]) {

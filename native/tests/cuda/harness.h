@@ -46,6 +46,20 @@ template <class T> struct device_buffer {
     void poison() { CHECK(cudaMemset(data, 0xff, count * sizeof(T))); }
 };
 
+// Fill all shared memory of the device, so that nobody finds in it what the kernel before left there.
+static __global__ void fill_shared(uint32_t pattern, int words) {
+    extern __shared__ uint32_t shared_words[];
+    for (int i = threadIdx.x; i < words; i += blockDim.x) {
+        reinterpret_cast<volatile uint32_t *>(shared_words)[i] = pattern;
+    }
+}
+inline void poison_shared(const cudaDeviceProp &device, uint32_t pattern) {
+    const int bytes = (int) device.sharedMemPerBlockOptin;
+    CHECK(cudaFuncSetAttribute(fill_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    fill_shared<<<device.multiProcessorCount, 1024, bytes>>>(pattern, bytes / 4);
+    CHECK(cudaGetLastError());
+}
+
 // A cache whose rows lie one behind the other: tokens of all heads, then the next stream.
 inline turbo_cuda::kv_tensor packed_rows(const device_buffer<uint8_t> &data, int format, int block, int head_dim,
                                          int n_head_kv, int n_kv) {

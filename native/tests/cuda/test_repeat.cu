@@ -17,6 +17,38 @@ struct repeat_case {
     int run; // cells that share a centre, or 0
 };
 
+// Which partial results (stream, KV head, column, split of the cache) of two runs differ, and by how much.
+static void compare_partials(const attend_args &a, const attend_plan &plan, const std::vector<float> &x,
+                             const std::vector<float> &y) {
+    const int columns = a.n_head / a.n_head_kv * a.n_rows;
+    const size_t states = (size_t) a.n_streams * a.n_head_kv * columns * plan.splits;
+    int shown = 0, differing = 0;
+    for (size_t at = 0; at < states && plan.splits > 1 && plan.cluster == 0; at++) {
+        int values = 0, first = -1;
+        float most = 0.0f;
+        for (int i = 0; i < a.head_dim; i++) {
+            const float u = x[at * a.head_dim + i], v = y[at * a.head_dim + i];
+            if (memcmp(&u, &v, sizeof u) != 0) {
+                first = values++ == 0 ? i : first;
+                most = std::fmax(most, std::fabs(u - v));
+            }
+        }
+        const float *sx = &x[states * a.head_dim + 2 * at], *sy = &y[states * a.head_dim + 2 * at];
+        if (values == 0 && memcmp(sx, sy, 2 * sizeof *sx) == 0) {
+            continue;
+        }
+        if (differing++, shown++ < 12) {
+            const size_t column = at / plan.splits;
+            printf("    stream %zu head %zu column %zu split %zu: %d values from %d on, by %g; maximum %.9g %.9g sum "
+                   "%.9g %.9g\n",
+                   column / columns / a.n_head_kv, column / columns % a.n_head_kv, column % columns, at % plan.splits,
+                   values, first, most, sx[0], sy[0], sx[1], sy[1]);
+        }
+    }
+    printf("    %d of %zu partial results differ; %d splits, %d heads a block, %d slices\n", differing, states,
+           plan.splits, plan.heads_per_block, plan.slices);
+}
+
 // Runs whose output differs from the first one's, or is not finite.
 static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19937 &rng,
                     const cudaDeviceProp &device) {
@@ -58,24 +90,34 @@ static int run_case(const repeat_case &c, bool masked, attend_way way, std::mt19
     const attend_plan plan = attend_make_plan(a, 0, 0, way);
     device_buffer<float> scratch(attend_scratch_bytes(a, plan) / 4 + 4);
     a.scratch = scratch.data;
-    std::vector<float> first;
+    std::vector<float> first, first_partials;
     int differing = 0;
     for (int i = 0; i < repeats; i++) {
+        constexpr uint32_t patterns[] = {0xffffffffu, 0u, 0x7bff7bffu}; // NaN, zero, the largest halves
         out.poison(), scratch.poison();
+        if (i % 2 > 0) {
+            poison_shared(device, patterns[i / 2 % 3]);
+        }
         CHECK(attend(a, plan, 0));
         const std::vector<float> got = out.download();
         if (i == 0) {
-            first = got;
+            first = got, first_partials = scratch.download();
         }
         bool finite = true;
         for (float x : got)
             finite &= std::isfinite(x);
-        differing += !finite || memcmp(got.data(), first.data(), got.size() * sizeof(float)) != 0;
+        if (!finite || memcmp(got.data(), first.data(), got.size() * sizeof(float)) != 0) {
+            if (differing++ == 0) {
+                printf("    run %d, %s\n", i, finite ? "finite" : "not finite");
+                compare_partials(a, plan, first_partials, scratch.download());
+            }
+        }
     }
     return differing;
 }
 
 int main(int argc, char **argv) {
+    setvbuf(stdout, nullptr, _IOLBF, 0); // what is found is shown even if the test is ended
     case_share share(argc > 1 ? argv[1] : nullptr);
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));

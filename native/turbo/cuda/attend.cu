@@ -92,7 +92,7 @@ static int least_splits(const attend_args &args) {
 static size_t run_bytes(const attend_args &args, int heads_per_block, int column_blocks, size_t rows) {
     const int blocks = args.n_streams * column_blocks * (args.n_head_kv / heads_per_block);
     const int splits = std::max(least_splits(args), args.multiprocessors / std::max(1, blocks));
-    const int tokens = std::max(args.n_kv / splits, 256) + 32;
+    const int tokens = std::max(args.n_kv / splits, 256) + 64;
     return most_runs(args.runs, tokens) * heads_per_block * rows * sizeof(float);
 }
 
@@ -198,7 +198,7 @@ static bool plan_rows(const attend_args &args, int columns, int heads_per_block,
 static size_t wide_block_bytes(const attend_args &args, const attend_plan &plan, int column_blocks) {
     const size_t keys = 32, row = 2 * args.head_dim, heads = plan.heads_per_block;
     const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
-    return 2048 + heads * 64 * (row + 4) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
+    return 2048 + heads * 64 * (row + 36) + 2 * 2 * (keys * row + 32) + 2 * (2 * keys * token_bytes(args, plan) + 96) +
            tables + 16 + run_bytes(args, plan.heads_per_block, column_blocks, 64);
 }
 

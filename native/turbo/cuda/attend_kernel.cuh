@@ -189,7 +189,7 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
                  const float (&weight)[shape::tiles][2]) {
     constexpr int n = shape::values_per_lane;
     if constexpr (shape::v_format == KV_Q8_0) {
-        return tile_values_q8<shape>(state.out, rows, p, weight);
+        return tile_values_q8<shape>(state.out, rows, limits, p, weight);
     } else if constexpr (shape::one_pair) {
         using reader = typename reader_of<shape::v_format, n, shape::look_up>::type;
         return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);

@@ -25,8 +25,8 @@ static void share_units(attend_params &p, int units) {
 }
 
 // Room for what the runs of a thread block's stretch add to its scores, once the stretches are known.
-static int room_for_runs(const attend_params &p, const attend_args &args) {
-    return most_runs(args.runs, 16 * (p.split_units + (p.split_rest > 0)));
+static int room_for_runs(const attend_params &p, const attend_args &args, int tokens_a_unit = 16) {
+    return most_runs(args.runs, tokens_a_unit * (p.split_units + (p.split_rest > 0)));
 }
 
 // Merge the splits: one kernel a head dim.

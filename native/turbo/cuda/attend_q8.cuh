@@ -116,9 +116,9 @@ static __device__ __forceinline__ int q8_value_of(int unit, int g, int skew) {
 }
 
 // out += V x P of 16 tokens, whose probabilities x (tokens 2t, 2t+1 of either half, column g) have their weight; scales
-// may be anything if `loud`. out[0][u][0][i]: pair g of unit u, byte i / 2, column 2t + (i & 1). address: of ldmatrix,
+// may be anything if `wild`. out[0][u][0][i]: pair g of unit u, byte i / 2, column 2t + (i & 1). address: of ldmatrix,
 // where unit 0 of this lane's token begins, in the upper lanes unit 1.
-template <class shape, bool loud>
+template <class shape, bool wild>
 static __device__ __forceinline__ void add_values_q8(float (&out)[shape::blocks][shape::outputs][shape::tiles][4],
                                                      uint32_t address, int skew, const uint32_t (&x)[2]) {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void add_values_q8(float (&out)[shape::blocks]
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t scale = __shfl_sync(0xffffffffu, unit[i], 4 * scale_pair + t);
-                scale = loud ? finite_halves(scale) : scale;
+                scale = wild ? finite_halves(scale) : scale;
                 before[i] = scaled[i];
                 scaled[i] = half2_bits(__hmul2(as_half2(x[i]), as_half2(scale)));
             }
@@ -168,10 +168,11 @@ static __device__ __forceinline__ void add_values_q8(float (&out)[shape::blocks]
 }
 
 // out += V x P of one tile, in units of q8_step / half_weight and with the offsets (settle_values_q8 removes them).
-// Tokens that are not real have probabilities of zero.
+// Tokens that are not real have probabilities of zero, and anything lies in their place.
 template <class shape> static __device__ __forceinline__ void
 tile_values_q8(float (&out)[shape::blocks][shape::outputs][shape::tiles][4], const tile_rows &rows,
-               const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+               const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4],
+               const float (&weight)[shape::tiles][2]) {
     static_assert(shape::head_dim == 128 && shape::blocks == 1 && shape::tiles == 1, "the layout of one head");
     static_assert(shape::outputs == q8_units && shape::slices == 1, "a product takes 16 tokens");
     const int lane = threadIdx.x & 31, skew = q8_skew(rows);
@@ -180,25 +181,26 @@ tile_values_q8(float (&out)[shape::blocks][shape::outputs][shape::tiles][4], con
     const uint32_t either =
         *reinterpret_cast<const uint16_t *>(scales) | *reinterpret_cast<const uint16_t *>(scales + q8_block_bytes);
     // Times half_weight, scales of 2 or more are beyond the range of an f16: all counts less in such a tile.
-    const bool loud = __any_sync(0xffffffffu, (either & 0x4000u) != 0);
+    const bool loud = __any_sync(0xffffffffu, (either & 0x4000u) != 0 && limits.real(lane & 15));
     constexpr float quiet = 1.0f / 65536.0f;
     const float unit = loud ? half_weight * quiet : half_weight, w0 = weight[0][0] * unit, w1 = weight[0][1] * unit;
     const uint32_t x[2] = {transpose_8x8(two_halves(p[0][0][0] * w0, p[0][0][1] * w1)),
                            transpose_8x8(two_halves(p[0][0][2] * w0, p[0][0][3] * w1))};
     const uint32_t address = (uint32_t) __cvta_generic_to_shared(rows.shared) + own - skew + (lane & 16);
-    if (!loud) {
+    if (!loud && limits.whole<shape>()) {
         add_values_q8<shape, false>(out, address, skew, x);
         return;
     }
     float *all = &out[0][0][0][0];
+    const float before = loud ? quiet : 1.0f, after = loud ? 1.0f / quiet : 1.0f; // powers of two
 #pragma unroll
     for (int i = 0; i < 4 * q8_units; i++) {
-        all[i] *= quiet;
+        all[i] *= before;
     }
     add_values_q8<shape, true>(out, address, skew, x);
 #pragma unroll
     for (int i = 0; i < 4 * q8_units; i++) {
-        all[i] *= 1.0f / quiet;
+        all[i] *= after;
     }
 }
 

@@ -198,7 +198,7 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
             mask.look(p, first + shape::keys);
         }
         if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
-            limit_rows<shape>(s, factor, p, mask, first, end, column);
+            limit_rows<shape>(s, factor, p, mask.row, first, end, column);
         }
         uint32_t probabilities[shape::tiles][shape::keys / 8][2];
         soften_rows<shape>(probabilities, s, factor, state);

@@ -81,48 +81,62 @@ template <class shape> struct wide_state {
     float reference[2], sum[4], out[shape::chunks][4];
 };
 
-// What the runs of a tile add to the scores of a warp's columns (run_products.cuh): 16 tokens have one run. Looked up
-// where it is needed, registers are short.
-template <class shape> struct run_shares {
-    const attend_params &p;
-    const float *sums; // of the lane's column g
-    int first_run, first;
-    bool any;
+// The mask of a warp's columns. Most tiles of a long cache are not masked at all: whether the next one is, is asked
+// while this one is being worked on. What comes goes to shared memory, registers are short.
+template <class shape> struct wide_mask {
+    static constexpr int lanes = shape::keys / 8, rows_at_once = 32 / lanes; // 16 bytes a lane
+    static constexpr uint32_t nothing = ~0u;
+    uint32_t at;    // byte of the stream's mask from which this lane fetches for a tile that begins at token 0
+    uint32_t ahead; // where to, in shared memory
+    bool quick;
 
-    __device__ __forceinline__ float of(int h, int k) const {
-        return any ? sums[(p.runs.run_of(first + 16 * k) - first_run) * wide_columns + 8 * h] : 0.0f;
+    static __device__ __forceinline__ const char *stream(const attend_params &p) {
+        return p.mask + blockIdx.z * p.mask_stride_stream;
     }
-    // Add them where scores are to be changed further.
-    __device__ __forceinline__ void add_to(float (&s)[1][shape::keys / 8][4], float (&factor)[1][2]) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-#pragma unroll
-            for (int n = 0; n < shape::keys / 8; n++) {
-                s[0][n][2 * h] = fmaf(s[0][n][2 * h], factor[0][h], of(h, n / 2));
-                s[0][n][2 * h + 1] = fmaf(s[0][n][2 * h + 1], factor[0][h], of(h, n / 2));
-            }
-            factor[0][h] = 1.0f;
+    // The row of the warp's first column; null without a mask.
+    static __device__ __forceinline__ const char *row(const attend_params &p, int column) {
+        return p.mask == nullptr ? nullptr
+                                 : stream(p) + p.by_gqa.divide(min(column, p.n_columns - 1)) * p.mask_stride_row;
+    }
+    __device__ __forceinline__ wide_mask(const attend_params &p, int column, uint8_t *shared) {
+        const int first = p.by_gqa.divide(min(column, p.n_columns - 1)), lane = threadIdx.x & 31,
+                  last = p.by_gqa.divide(min(column + shape::columns, p.n_columns) - 1);
+        uint4 *mine = reinterpret_cast<uint4 *>(shared) + threadIdx.x % warpgroup;
+        quick = p.mask != nullptr && column < p.n_columns && last - first < rows_at_once &&
+                ((reinterpret_cast<uintptr_t>(stream(p)) | p.mask_stride_row) & 15) == 0;
+        at = quick && lane / lanes <= last - first
+                 ? (first + lane / lanes) * (uint32_t) p.mask_stride_row + lane % lanes * 16
+                 : nothing;
+        ahead = shared_address(mine);
+        *mine = make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void look(const attend_params &p, int first) const {
+        if (at != nothing && first + shape::keys <= p.n_kv) {
+            copy_async_16(ahead, stream(p) + at + first * 2);
         }
-        any = false;
+    }
+    // Is nothing of the tile masked that was looked at last?
+    __device__ __forceinline__ bool clear(const attend_params &p, int first) const {
+        copy_async_wait_all();
+        const uint4 x = load_shared_16(ahead);
+        return !__any_sync(0xffffffffu, (x.x | x.y | x.z | x.w) != 0) && first + shape::keys <= p.n_kv;
     }
 };
 
-// Scores times `factor`, and what runs add, become probabilities (probability_shift, most_growth: as in rows_tile.cuh).
-// Nearly always the reference stays, so they are made with it first; if one comes out too large, it is moved and they
-// are made again.
+// Scores times `factor`, plus what the tile's run adds to them, become probabilities (probability_shift, most_growth:
+// as in rows_tile.cuh). Nearly always the reference stays, so they are made with it first; if one comes out too large,
+// it is moved and they are made again.
 template <class shape>
 static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8][2],
                                                    const float (&s)[1][shape::keys / 8][4], const float (&factor)[2],
-                                                   const run_shares<shape> &runs, wide_state<shape> &state) {
+                                                   const float (&run)[2], wide_state<shape> &state) {
     auto soften = [&]() {
         __half2 top = __float2half2_rn(0.0f);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-
+            const float offset = probability_shift - state.reference[h] + run[h];
 #pragma unroll
             for (int n = 0; n < shape::keys / 8; n++) {
-                const float offset = probability_shift - state.reference[h] + runs.of(h, n / 2);
-
                 p[n][h] = two_halves(exp2_fast(fmaf(s[0][n][2 * h], factor[h], offset)),
                                      exp2_fast(fmaf(s[0][n][2 * h + 1], factor[h], offset)));
                 top = __hmax2(top, as_half2(p[n][h]));
@@ -135,13 +149,13 @@ static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float x = lowest_score;
+        float x = fmaxf(s[0][0][2 * h], s[0][0][2 * h + 1]);
 #pragma unroll
-        for (int n = 0; n < shape::keys / 8; n++) {
-            x = fmaxf(x, fmaf(fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]), factor[h], runs.of(h, n / 2)));
+        for (int n = 1; n < shape::keys / 8; n++) {
+            x = fmaxf(x, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
         }
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+        x = fmaf(fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2)), factor[h], run[h]);
         const float reference = fmaxf(x, state.reference[h]), scale = exp2_fast(state.reference[h] - reference);
         state.reference[h] = reference;
         state.sum[2 * h] *= scale, state.sum[2 * h + 1] *= scale;
@@ -151,6 +165,20 @@ static __device__ __forceinline__ void wide_soften(uint32_t (&p)[shape::keys / 8
         }
     }
     soften();
+}
+
+// Put what a run adds, and the factor, into scores that are to be changed further.
+template <class shape>
+static __device__ __forceinline__ void add_run(float (&s)[shape::keys / 8][4], float (&factor)[2], float (&run)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int n = 0; n < shape::keys / 8; n++) {
+            s[n][2 * h] = fmaf(s[n][2 * h], factor[h], run[h]);
+            s[n][2 * h + 1] = fmaf(s[n][2 * h + 1], factor[h], run[h]);
+        }
+        factor[h] = 1.0f, run[h] = 0.0f;
+    }
 }
 
 // The scores of a tile of K, begun.
@@ -223,11 +251,11 @@ static __device__ __forceinline__ void wide_multiply(const attend_params &p, con
         scales[i] = layout.scales(p, number)[16 * warp + 8 * i + g];
     }
     const bool used = column < p.n_columns;
-    rows_mask<shape> mask(p, column);
-    const bool quick = mask.quick() && used;
-    if (quick && begin < end) {
+    const wide_mask<shape> mask(p, column, layout.mask(p, number));
+    if (begin < end) {
         mask.look(p, begin);
     }
+    const float *run_sum = sums.to + 16 * warp + g;
     wide_ring ring = layout.ring(p, number);
     const product_operand queries = product_operand::at(layout.queries(number)),
                           tiles = product_operand::at(ring.tiles), ones = product_operand::at(layout.ones(p));
@@ -260,19 +288,20 @@ static __device__ __forceinline__ void wide_multiply(const attend_params &p, con
         release(ring.place);
         ring.next(1);
         if (used) {
-            const bool clear = mask.row == nullptr || (quick && mask.clear());
-            if (quick && first + shape::keys < end) {
+            const bool clear = p.mask == nullptr || (mask.quick && mask.clear(p, first));
+            if (first + shape::keys < end) {
                 mask.look(p, first + shape::keys);
             }
-            float factor[1][2] = {{scales[0], scales[1]}};
-            run_shares<shape> runs = {p, sums.to + 16 * warp + g, first_run, first, p.run_room > 0};
-            if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
-                if (runs.any) {
-                    runs.add_to(s, factor);
-                }
-                limit_rows<shape>(s, factor, p, mask, first, end, column);
+            float factor[1][2] = {{scales[0], scales[1]}}, run[2] = {0.0f, 0.0f};
+            if (p.run_room > 0) {
+                const float *to_add = run_sum + (p.runs.run_of(first) - first_run) * wide_columns;
+                run[0] = to_add[0], run[1] = to_add[8];
             }
-            wide_soften<shape>(probabilities, s, factor[0], runs, state);
+            if (!clear || p.soft_cap != 0.0f || first + shape::keys > end) {
+                add_run<shape>(s[0], factor[0], run);
+                limit_rows<shape>(s, factor, p, mask.row(p, column), first, end, column);
+            }
+            wide_soften<shape>(probabilities, s, factor[0], run, state);
         }
         ring.wait_full();
         v_place = ring.place;
@@ -320,7 +349,8 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     const int first_head = head_chunk * p.heads_per_block;
     const int first_column = (blockIdx.y - head_chunk * p.column_blocks) * wide_columns;
     const int split = blockIdx.x, first_unit = split * p.split_units + min(split, p.split_rest);
-    const int begin = 16 * first_unit, end = min(begin + 16 * (p.split_units + (split < p.split_rest ? 1 : 0)), p.n_kv);
+    const int units = p.split_units + (split < p.split_rest ? 1 : 0);
+    const int begin = wide_unit * first_unit, end = min(begin + wide_unit * units, p.n_kv);
     if (p.run_room > 0) {
         const int first_run = p.runs.run_of(begin);
         prefetch_runs(p, first_head * shape::head_dim, p.heads_per_block * shape::head_dim, first_run,

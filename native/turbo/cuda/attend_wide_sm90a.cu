@@ -10,8 +10,8 @@ template <class shape> static size_t place_tiles(attend_params &p, const attend_
     p.late = 0;
     p.slot_bytes = slot_bytes(p.k, shape::keys), p.v_slot_bytes = slot_bytes(p.v, shape::keys);
     p.tile_buffers = depth;
-    share_units(p, (args.n_kv + 15) / 16);
-    p.run_room = room_for_runs(p, args);
+    share_units(p, (args.n_kv + wide_unit - 1) / wide_unit);
+    p.run_room = room_for_runs(p, args, wide_unit);
     return wide_layout<shape>::bytes(p);
 }
 

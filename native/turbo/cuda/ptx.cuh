@@ -123,12 +123,25 @@ static __device__ __forceinline__ void prefetch_l2(const void *global) {
 }
 
 // Start copying 16 bytes from device memory to shared memory; both addresses aligned to 16.
+static __device__ __forceinline__ void copy_async_16(uint32_t shared_address, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address), "l"(global) : "memory");
+}
 static __device__ __forceinline__ void copy_async_16(void *shared, const void *global) {
-    const uint32_t address = (uint32_t) __cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+    copy_async_16((uint32_t) __cvta_generic_to_shared(shared), global);
+}
+static __device__ __forceinline__ uint4 load_shared_16(uint32_t shared_address) {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(shared_address)
+                 : "memory");
+    return x;
 }
 static __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void copy_async_wait_all() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 template <int pending> static __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");

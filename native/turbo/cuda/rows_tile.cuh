@@ -143,11 +143,11 @@ template <class shape> struct rows_mask {
 };
 
 // Soft cap, mask and the end of the cache: scores become exponents to base 2. The tile begins at token `first`; column
-// is the first one of the warp.
+// is the first one of the warp, mask_row its row of the mask or null.
 template <class shape>
 static __device__ __forceinline__ void limit_rows(float (&s)[shape::tiles][shape::keys / 8][4],
                                                   float (&factor)[shape::tiles][2], const attend_params &p,
-                                                  const rows_mask<shape> &mask, int first, int end, int column) {
+                                                  const char *mask_row, int first, int end, int column) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int first_row = p.by_gqa.divide(min(column, p.n_columns - 1));
 #pragma unroll
@@ -155,7 +155,7 @@ static __device__ __forceinline__ void limit_rows(float (&s)[shape::tiles][shape
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int row = p.by_gqa.divide(min(column + 16 * m + 8 * h + g, p.n_columns - 1)) - first_row;
-            const __half *at = reinterpret_cast<const __half *>(mask.row + row * p.mask_stride_row) + first;
+            const __half *at = reinterpret_cast<const __half *>(mask_row + row * p.mask_stride_row) + first;
 #pragma unroll
             for (int i = 0; i < shape::keys / 4; i++) {
                 const int token = 8 * (i / 2) + 2 * t + i % 2;
@@ -165,7 +165,7 @@ static __device__ __forceinline__ void limit_rows(float (&s)[shape::tiles][shape
                 }
                 if (first + token >= end) {
                     x = -INFINITY;
-                } else if (mask.row != nullptr) {
+                } else if (mask_row != nullptr) {
                     x += log2_e * __half2float(at[token]);
                 }
                 s[m][i / 2][2 * h + i % 2] = x;

@@ -10,10 +10,12 @@ namespace turbo_cuda {
 
 // Two warpgroups multiply, each for a head; for each, one unpacks K and one V. 64 columns are the rows of a product.
 static constexpr int warpgroup = 128, wide_heads = 2, wide_columns = 64;
+// Thread blocks share the cache out in units of so many tokens: runs of cells are multiples of it, so a tile has one.
+static constexpr int wide_unit = 64;
 static constexpr int unpacking_threads = 2 * wide_heads * warpgroup,
                      wide_threads = wide_heads * warpgroup + unpacking_threads;
 // Registers of a thread that multiplies, and of one that unpacks: together all there are.
-static constexpr int most_registers = 144, least_registers = 48;
+static constexpr int most_registers = 160, least_registers = 40;
 
 // Where a lane's chunks go: a token is two rows of 64 halves, `keys` rows apart, exchanged as products expect it. Which
 // token of eight a lane has keeps stores of eight lanes in banks of their own.
@@ -137,8 +139,13 @@ template <class shape> struct wide_layout {
     __device__ float *run_sums(const attend_params &p, int head) const {
         return scales(p, p.heads_per_block) + head * p.run_room * wide_columns;
     }
+    // The mask of the next tile, for a head's warps: 16 bytes a lane (wide_mask).
+    static constexpr int mask_bytes = warpgroup * 16;
+    __device__ uint8_t *mask(const attend_params &p, int head) const {
+        return reinterpret_cast<uint8_t *>(run_sums(p, p.heads_per_block)) + head * mask_bytes;
+    }
     __device__ uint64_t *staged_barriers(const attend_params &p) const {
-        return reinterpret_cast<uint64_t *>(run_sums(p, p.heads_per_block));
+        return reinterpret_cast<uint64_t *>(mask(p, p.heads_per_block));
     }
     __device__ wide_stage<shape::slots> stage(const attend_params &p) const {
         return {staged(p), staged_barriers(p), staged_barriers(p) + shape::slots};
@@ -154,7 +161,7 @@ template <class shape> struct wide_layout {
     static __host__ size_t bytes(const attend_params &p) {
         const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
         return (size_t) 2048 +
-               p.heads_per_block * (shape::query_bytes + (1 + p.run_room) * wide_columns * sizeof(float)) +
+               p.heads_per_block * (shape::query_bytes + (1 + p.run_room) * wide_columns * sizeof(float) + mask_bytes) +
                wide_heads * p.tile_buffers * (shape::tile_bytes + 2 * sizeof(uint64_t)) +
                shape::slots * (tile_ring::slot_bytes(p) + 2 * sizeof(uint64_t)) + tables;
     }

@@ -12,13 +12,13 @@
 
 #include "reference.h"
 
-#define CHECK(call)                                                                                    \
-    do {                                                                                               \
-        const cudaError_t error_ = (call);                                                             \
-        if (error_ != cudaSuccess) {                                                                   \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            exit(1);                                                                                   \
-        }                                                                                              \
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        const cudaError_t error_ = (call);                                                                             \
+        if (error_ != cudaSuccess) {                                                                                   \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));                 \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 namespace harness {

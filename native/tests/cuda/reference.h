@@ -158,17 +158,69 @@ inline int row_bytes(int format, int block, int n) {
     }
 }
 
-// Attention of one query over n_kv rows (row-major doubles), as the graph defines it. mask may be null.
-inline void attention(const float *q, const std::vector<double> &k, const std::vector<double> &v, const uint16_t *mask,
-                      const float *sink, int n_kv, int n, double scale, double soft_cap, double *out) {
+// A query as kernels that multiply codes with bytes see it: each block rotated, its largest value 127 steps.
+inline std::vector<double> byte_query(const float *q, int block, int n) {
+    std::vector<double> x(q, q + n);
+    for (int b = 0; b < n; b += block) {
+        double *at = &x[b], top = 0;
+        for (int i = 0; i < block; i++) {
+            at[i] *= sign_of(block, i);
+        }
+        hadamard(at, block);
+        for (int i = 0; i < block; i++) {
+            top = std::max(top, std::fabs(at[i]));
+        }
+        for (int i = 0; top > 0 && i < block; i++) {
+            at[i] = std::rint(at[i] * (127 / top)) * (top / 127);
+        }
+        hadamard(at, block);
+        for (int i = 0; i < block; i++) {
+            at[i] *= sign_of(block, i) / (double) block;
+        }
+    }
+    return x;
+}
+
+inline double dot(const float *q, const double *k, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += q[i] * k[i];
+    }
+    return sum;
+}
+
+// Products of a query with what its head's keys lack: runs of `run` cells have a row of `centres` each, `stride` halves
+// apart; with run = 0 all have the first one.
+inline std::vector<double> run_products(const float *q, const uint16_t *centres, size_t stride, int run, int n_kv,
+                                        int n) {
+    std::vector<double> products(n_kv), row(n);
+    for (int j = 0; j < n_kv; j++) {
+        const int number = run > 0 ? j / run : 0;
+        if (j > 0 && (run == 0 || j % run != 0)) {
+            products[j] = products[j - 1];
+            continue;
+        }
+        for (int i = 0; i < n; i++) {
+            row[i] = half_to_float(centres[number * stride + i]);
+        }
+        products[j] = dot(q, row.data(), n);
+    }
+    return products;
+}
+
+// Attention of one query over n_kv rows (row-major doubles), as the graph defines it. `added` to the products with the
+// rows of k; mask may be null.
+inline void attention(const double *q, const std::vector<double> &k, const std::vector<double> &v,
+                      const std::vector<double> &added, const uint16_t *mask, const float *sink, int n_kv, int n,
+                      double scale, double soft_cap, double *out) {
     std::vector<double> s(n_kv);
     double top = sink ? *sink : -INFINITY;
     for (int j = 0; j < n_kv; j++) {
-        double dot = 0;
+        double product = added[j];
         for (int i = 0; i < n; i++) {
-            dot += q[i] * k[(size_t) j * n + i];
+            product += q[i] * k[(size_t) j * n + i];
         }
-        s[j] = dot * scale;
+        s[j] = product * scale;
         if (soft_cap != 0) {
             s[j] = soft_cap * std::tanh(s[j] / soft_cap);
         }

@@ -72,26 +72,35 @@ static std::vector<double> reference_output(const overlap_case &c, const attend_
                 reference::decode_row(&cached[t][j * x.stride_token + hk * x.stride_head], x.format, 128, c.head_dim,
                                       &decoded[t][(size_t) j * c.head_dim]);
             }
-            for (int j = 0; t == 0 && c.run > 0 && j < c.n_kv; j++) { // what cached keys lack
+            for (int r = 0; from_source && r < c.n_rows; r++) { // of keys below
                 for (int i = 0; i < c.head_dim; i++) {
-                    const size_t at = ((size_t) (j / c.run) * c.n_head_kv + hk) * c.head_dim + i;
-                    decoded[t][(size_t) j * c.head_dim + i] += reference::half_to_float(centres[at]);
-                }
-            }
-            for (int r = 0; from_source && r < c.n_rows; r++) {
-                for (int i = 0; i < c.head_dim; i++) {
-                    const size_t at = (size_t) hk * c.head_dim + i;
-                    decoded[t][rows[r] * c.head_dim + i] =
-                        (double) source[t][(size_t) r * c.n_head_kv * c.head_dim + at] -
-                        (t == 0 && c.run == 0 ? centre[at] : 0.0f);
+                    const size_t at = ((size_t) r * c.n_head_kv + hk) * c.head_dim + i;
+                    decoded[t][rows[r] * c.head_dim + i] = t == 0 ? 0.0 : source[t][at];
                 }
             }
         }
         for (int row = 0; row < c.n_rows; row++) {
             for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
                 const size_t at = ((size_t) row * c.n_head + hk * (c.n_head / c.n_head_kv) + g) * c.head_dim;
-                reference::attention(&q[at], decoded[0], decoded[1], nullptr, nullptr, c.n_kv, c.head_dim, a.scale,
-                                     0.0f, &out[at]);
+                std::vector<double> added(c.n_kv);
+                const size_t values = (size_t) c.n_head_kv * c.head_dim;
+                if (c.run > 0) { // what cached keys lack
+                    added =
+                        reference::run_products(&q[at], &centres[hk * c.head_dim], values, c.run, c.n_kv, c.head_dim);
+                }
+                for (int r = 0; from_source && r < c.n_rows; r++) {
+                    added[rows[r]] = 0.0;
+                    for (int i = 0; i < c.head_dim; i++) {
+                        const size_t in_row = (size_t) hk * c.head_dim + i;
+                        const double key =
+                            (double) source[0][r * values + in_row] - (c.run == 0 ? centre[in_row] : 0.0f);
+                        added[rows[r]] += q[at + i] * key;
+                    }
+                }
+                const std::vector<double> query = c.shares() ? std::vector<double>(&q[at], &q[at] + c.head_dim)
+                                                             : reference::byte_query(&q[at], 128, c.head_dim);
+                reference::attention(query.data(), decoded[0], decoded[1], added, nullptr, nullptr, c.n_kv, c.head_dim,
+                                     a.scale, 0.0f, &out[at]);
             }
         }
     }
@@ -202,7 +211,7 @@ int main(int argc, char **argv) {
                     const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
                                             n_kv, scattered,   skip,     later, way, run};
                     const double error = run_case(c, rng, device);
-                    const bool ok = error < (shares ? 2e-3 : 3e-4);
+                    const bool ok = error < (shares ? 2e-3 : 1.2e-2); // as in test_attend
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
                         printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: "

@@ -101,9 +101,9 @@ static int columns_of(const attend_args &args) {
     return args.n_head / args.n_head_kv * args.n_rows;
 }
 
-// Shared memory of the queries of a thread block, and what lies before them. They are twice as large as halves.
+// Shared memory of the queries of a thread block, and what lies before them: bytes for codes (attend_shape).
 static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
-    const size_t value = own_instance(args, plan) || scalar_family(args) ? 16 : 32;
+    const size_t value = !own_instance(args, plan) && !scalar_family(args) ? 32 : args.k.format == KV_Q8_0 ? 16 : 8;
     return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
            512 * plan.tiles;
 }

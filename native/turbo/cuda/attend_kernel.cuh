@@ -61,9 +61,8 @@ struct mask_reader {
 };
 
 // Hide tokens past the end of the cache, and those that are taken from elsewhere.
-template <class shape>
-static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][shape::tiles][4],
-                                                   const tile_limits &limits) {
+template <class shape> static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][shape::tiles][4],
+                                                                          const tile_limits &limits) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
     for (int i = 0; i < 4 * shape::slices * shape::tiles; i++) {
@@ -73,10 +72,11 @@ static __device__ __forceinline__ void hide_unreal(float (&s)[shape::slices][sha
 }
 
 // Scores become probabilities relative to the tile's own maximum; weight is what the tile counts in the running output.
-// Returns false if every score of the tile is masked.
-template <class shape>
-static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::tiles][4], column_state<shape> &state,
-                                              float (&weight)[shape::tiles][2]) {
+// `run` is added to all scores of a column. Returns false if every score of the tile is masked.
+template <class shape> static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::tiles][4],
+                                                                     const float (&run)[shape::tiles][2],
+                                                                     column_state<shape> &state,
+                                                                     float (&weight)[shape::tiles][2]) {
     float top[shape::tiles][2];
     bool any = false, moved = false;
 #pragma unroll
@@ -94,7 +94,7 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
             }
             top[n][c] = x;
             any |= x > lowest_score;
-            moved |= x > state.maximum[n][c];
+            moved |= x + run[n][c] > state.maximum[n][c];
         }
     }
     if (!__any_sync(0xffffffffu, any)) {
@@ -106,7 +106,7 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
             float scale[2];
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                const float maximum = fmaxf(state.maximum[n][c], top[n][c]);
+                const float maximum = fmaxf(state.maximum[n][c], top[n][c] + run[n][c]);
                 scale[c] = exp2_fast(state.maximum[n][c] - maximum);
                 state.maximum[n][c] = maximum;
                 state.sum[n][c] *= scale[c];
@@ -134,7 +134,7 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
                 s[m][n][c + 2] = exp2_fast(s[m][n][c + 2] - top[n][c]);
                 total += s[m][n][c] + s[m][n][c + 2];
             }
-            weight[n][c] = exp2_fast(top[n][c] - state.maximum[n][c]);
+            weight[n][c] = exp2_fast(top[n][c] + run[n][c] - state.maximum[n][c]);
             state.sum[n][c] = fmaf(total, weight[n][c], state.sum[n][c]);
         }
     }
@@ -142,8 +142,7 @@ static __device__ __forceinline__ bool soften(float (&s)[shape::slices][shape::t
 }
 
 // One tile of K: scores by the format's reader. The switch is uniform over the block and taken once a tile.
-template <class shape>
-static __device__ __forceinline__ void
+template <class shape> static __device__ __forceinline__ void
 scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
                  const tile_rows &rows, int count, const uint4 *fragments, const float *scales) {
     constexpr int n = shape::values_per_lane;
@@ -153,7 +152,7 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
         using reader = typename reader_of<shape::k_format, n, shape::look_up>::type;
         return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales);
     }
-#define TURBO_SCORES(KV, reader) \
+#define TURBO_SCORES(KV, reader)                                                                                       \
     case KV: tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales); break
     if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
@@ -182,8 +181,7 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
 #undef TURBO_SCORES
 }
 
-template <class shape>
-static __device__ __forceinline__ void
+template <class shape> static __device__ __forceinline__ void
 values_by_format(column_state<shape> &state, const stage_params &v, const uint8_t *table, const tile_rows &rows,
                  const tile_limits &limits, const float (&p)[shape::slices][shape::tiles][4],
                  const float (&weight)[shape::tiles][2]) {
@@ -194,7 +192,7 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
         using reader = typename reader_of<shape::v_format, n, shape::look_up>::type;
         return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);
     }
-#define TURBO_VALUES(KV, reader) \
+#define TURBO_VALUES(KV, reader)                                                                                       \
     case KV: tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight); break
     if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
@@ -290,12 +288,24 @@ template <class shape> struct shared_layout {
     __device__ float *merged(const attend_params &p) const { return tops(p) + p.heads_per_block * shape::columns; }
 };
 
-// Add to the scores what the runs of the tile that begins at token `first` add to them. A slice of 16 tokens has one
-// run. `runs`: the row of the warp's head for run `first_run`; those of the runs behind it follow.
-template <class shape>
-static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
-                                                const float *runs, int first_run, int first) {
+// What the runs of the tile that begins at token `first` add to its scores. Nearly always the tile has one: then `run`
+// is what all scores of a column lack, and the scores are left alone. Otherwise a slice of 16 tokens has one. `runs`:
+// the row of the warp's head for run `first_run`; those of the runs behind it follow.
+template <class shape> static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape::tiles][4],
+                                                                       float (&run)[shape::tiles][2],
+                                                                       const attend_params &p, const float *runs,
+                                                                       int first_run, int first) {
     const float *mine = runs + 2 * (threadIdx.x & 3);
+    const int one = p.runs.run_of(first);
+    if (one == p.runs.run_of(first + shape::keys - 16) && p.soft_cap == 0.0f) {
+        const float *row = mine + (one - first_run) * shared_layout<shape>::scale_row(p);
+#pragma unroll
+        for (int i = 0; i < shape::tiles * shape::blocks; i++) {
+            const float2 x = *reinterpret_cast<const float2 *>(row + 8 * i);
+            run[i / shape::blocks][0] += x.x, run[i / shape::blocks][1] += x.y;
+        }
+        return;
+    }
 #pragma unroll
     for (int m = 0; m < shape::slices; m++) {
         const float *row = mine + (p.runs.run_of(first + 16 * m) - first_run) * shared_layout<shape>::scale_row(p);
@@ -311,15 +321,14 @@ static __device__ __forceinline__ void add_runs(float (&s)[shape::slices][shape:
 }
 
 // Runs, soft cap and mask for the tile that begins at token `first`; `pairs` as from mask_reader, `scales` those of the
-// warp's head.
-template <class shape>
-static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][shape::tiles][4], const attend_params &p,
-                                                    const mask_reader &mask, uint32_t pairs, int first,
-                                                    int first_column, const float *scales, int first_run) {
+// warp's head; `run` as of add_runs.
+template <class shape> static __device__ __forceinline__ void
+limit_scores(float (&s)[shape::slices][shape::tiles][4], float (&run)[shape::tiles][2], const attend_params &p,
+             const mask_reader &mask, uint32_t pairs, int first, int first_column, const float *scales, int first_run) {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     if (p.bends) { // asked once: what follows the products is not to be cut into pieces
         if (p.run_room > 0) {
-            add_runs<shape>(s, p, scales + shared_layout<shape>::scale_row(p), first_run, first);
+            add_runs<shape>(s, run, p, scales + shared_layout<shape>::scale_row(p), first_run, first);
         }
         if (p.soft_cap != 0.0f) {
 #pragma unroll
@@ -352,10 +361,9 @@ static __device__ __forceinline__ void limit_scores(float (&s)[shape::slices][sh
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 const int column = min(first_column + 8 * n + 2 * t + c, p.n_columns - 1);
-                const __half *at =
-                    reinterpret_cast<const __half *>(mask.row +
-                                                     (p.by_gqa.divide(column) - first_row) * p.mask_stride_row) +
-                    first;
+                const __half *at = reinterpret_cast<const __half *>(mask.row + (p.by_gqa.divide(column) - first_row) *
+                                                                                   p.mask_stride_row) +
+                                   first;
 #pragma unroll
                 for (int i = 0; i < 2 * shape::slices; i++) {
                     s[i / 2][n][i % 2 * 2 + c] += log2_e * (8 * i + g < rest ? __half2float(at[8 * i + g]) : -INFINITY);
@@ -385,8 +393,8 @@ template <class shape> struct query_loader {
     __device__ __forceinline__ void load(const attend_params &p) {
         const int b = unit / 4 % shape::blocks, tile = unit / (4 * shape::blocks) % shape::tiles;
         const int column = first_column + 8 * tile + column_in_tile();
-        const int head_kv = first_head + unit / (4 * shape::blocks * shape::tiles),
-                  row = p.by_gqa.divide(column), head = head_kv * p.gqa + column - row * p.gqa;
+        const int head_kv = first_head + unit / (4 * shape::blocks * shape::tiles), row = p.by_gqa.divide(column),
+                  head = head_kv * p.gqa + column - row * p.gqa;
         const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
         const float4 *at =
             reinterpret_cast<const float4 *>(source) + (b * shape::block_values + (threadIdx.x & 15) * n) / 4;
@@ -435,9 +443,8 @@ template <class shape> struct query_loader {
 // Walk the tokens first .. end - 1. The first two items are already on their way.
 template <class shape>
 static __device__ __forceinline__ void walk(const attend_params &p, item_ring &ring, const char *k, const char *v,
-                                            mask_reader &mask, column_state<shape> &state, int first, int end,
-                                            int head, int staged_head, int first_column,
-                                            const shared_layout<shape> &layout) {
+                                            mask_reader &mask, column_state<shape> &state, int first, int end, int head,
+                                            int staged_head, int first_column, const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
     const float *scales = layout.scales(p, head);
     const pending_rows &pending = *layout.pending();
@@ -449,19 +456,19 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         if (mask.ahead && next_count > 0) {
             mask.next = mask.load_pair<shape>(next, p.n_kv);
         }
-        float s[shape::slices][shape::tiles][4], weight[shape::tiles][2];
+        float s[shape::slices][shape::tiles][4], weight[shape::tiles][2], run[shape::tiles][2] = {};
         k_rows.shared = ring.take();
         ring.fetch(p.k, k, next, next_count);
         scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales);
         ring.release();
-        limit_scores<shape>(s, p, mask, pairs, first, first_column, scales, *layout.first_run());
+        limit_scores<shape>(s, run, p, mask, pairs, first, first_column, scales, *layout.first_run());
         const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, next);
         const tile_limits limits = {end - first, skips ? pending.low - first : shape::keys,
                                     skips ? pending.high - first : -1};
         if (!limits.whole<shape>()) {
             hide_unreal<shape>(s, limits);
         }
-        const bool some = soften<shape>(s, state, weight);
+        const bool some = soften<shape>(s, run, state, weight);
         v_rows.shared = ring.take();
         ring.fetch(p.v, v, next, next_count);
         if (some) {

@@ -67,17 +67,17 @@ struct attend_params {
     float *partial_ml;
     int n_head_kv, gqa, n_columns, n_rows, n_kv;
     int heads_per_block, groups, splits, column_blocks;
-    int split_units, split_rest; // units of 16 tokens that a split takes; the first split_rest of them take one more
-    int late, late_units;        // the last `late` splits begin later and take fewer: so many
-    int late_by;                 // host only: units that the others take meanwhile
+    int split_units, split_rest;  // units of 16 tokens that a split takes; the first split_rest of them take one more
+    int late, late_units;         // the last `late` splits begin later and take fewer: so many
+    int late_by;                  // host only: units that the others take meanwhile
     int slot_bytes, v_slot_bytes; // the second one of attend_rows.cuh only, where K and V have slots of their own
-    divider by_gqa, by_heads; // heads: those of a thread block
+    divider by_gqa, by_heads;     // heads: those of a thread block
     int warps_per_head, tile_buffers; // of attend_rows.cuh: warps of a team, unpacked tiles it has
     divider by_warps;
     int copy_rows;     // K and V are staged row by row; otherwise tokens whole, with all their heads
     int combine_parts; // thread blocks that merge the splits of a column
     int cluster;       // the splits are a cluster of thread blocks, which merges its results itself
-    int inputs_ready; // queries, mask and scales were complete before the previous kernel began
+    int inputs_ready;  // queries, mask and scales were complete before the previous kernel began
     float score_scale; // logits to base-2 exponents (to tanh's argument with a soft cap)
     float soft_cap;    // soft cap in base-2 exponents, 0 = none
     pending_write pending;
@@ -134,8 +134,9 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.
     static constexpr int parked_row = blocks * (block_values + block_values / 8) - 4;
     static __device__ __forceinline__ int parked_at(int value) { return value + value / 32 * 4; }
-    // uint4 of a prepared query block: one a part and lane; twice as many of halves
-    static constexpr int fragments = parts * 32 * (halves_keys ? 2 : 1);
+    // uint4 of a prepared query block, for each lane: two parts of bytes share one; q8_0 has one of two bytes a value
+    // for each of its blocks, halves have two a part
+    static constexpr int fragments = 32 * (halves_keys ? 2 * parts : k_format == KV_Q8_0 ? parts : parts / 2);
 
     // The inverse, for the first byte of a register.
     static __device__ __forceinline__ int quarter_of(int value) {

@@ -41,14 +41,14 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
     for (int b = 0; b < shape::blocks; b++) {
         const uint32_t block = rows.first + b * block_bytes;
         const code_place place = reader::place(rows.shared, block, t);
-        uint4 q[shape::tiles][shape::parts];
+        uint4 q[shape::tiles][shape::parts / 2];
         float q_scale[shape::tiles][2];
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
             const int at = n * shape::blocks + b;
 #pragma unroll
-            for (int part = 0; part < shape::parts; part++) {
-                q[n][part] = fragments[at * shape::fragments + part * 32 + lane];
+            for (int i = 0; i < shape::parts / 2; i++) {
+                q[n][i] = fragments[at * shape::fragments + i * 32 + lane];
             }
             q_scale[n][0] = scales[at * 8 + 2 * t];
             q_scale[n][1] = scales[at * 8 + 2 * t + 1];
@@ -67,12 +67,12 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             uint32_t w0[reader::words], w1[reader::words];
             reader::load(w0, place, first);
             reader::load(w1, place, second);
-            int32_t high[shape::tiles][4] = {}, low[shape::tiles][4] = {};
-            auto multiply = [&](int part, const uint32_t (&a)[4]) {
+            int32_t sum[shape::tiles][4] = {};
+            auto multiply = [&](int part, const uint32_t(&a)[4]) {
 #pragma unroll
                 for (int n = 0; n < shape::tiles; n++) {
-                    mma_s8_s8(high[n], a, q[n][part].x, q[n][part].y);
-                    mma_s8_s8(low[n], a, q[n][part].z, q[n][part].w);
+                    const uint4 &two = q[n][part / 2];
+                    mma_s8_s8(sum[n], a, part % 2 == 0 ? two.x : two.z, part % 2 == 0 ? two.y : two.w);
                 }
             };
             uint32_t a[4];
@@ -96,8 +96,7 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float product =
-                        (float) (high[n][i] * 256 + low[n][i]) * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
+                    const float product = (float) sum[n][i] * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
                     s[m][n][i] = b == 0 ? product : s[m][n][i] + product;
                 }
             }
@@ -105,11 +104,14 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
     }
 }
 
-// Probabilities x block scale of a tile as unsigned 16-bit integers, split into bytes and laid out as B fragments.
-// The token order inside a fragment is that of transpose_8x8: 2t, 2t+1, 8+2t, 8+2t+1. The step is set by the largest
-// product, so a token that counts for nothing, hidden or beyond the end, may have any scale.
+// Probabilities x block scale of a tile as bytes, laid out as B fragments. The token order inside a fragment is that of
+// transpose_8x8 with two tokens an element: 2t, 8+2t, 2t+1, 8+2t+1. The step is set by the largest product, so a token
+// that counts for nothing, hidden or beyond the end, may have any scale.
+//
+// Rounded to the nearest, tokens below half a step would be lost together, however many there are. So a token is
+// rounded up from a threshold of its own, one of 16 in turns (dithering): what many small ones add up to is kept.
 template <class shape> struct probability_fragments {
-    uint32_t high[shape::tiles][shape::slices], low[shape::tiles][shape::slices];
+    uint32_t bytes[shape::tiles][shape::slices];
     float unit; // value of one integer step
 
     __device__ __forceinline__ void build(const float (&p)[shape::slices][shape::tiles][4],
@@ -125,36 +127,35 @@ template <class shape> struct probability_fragments {
         for (int step = 4; step <= 16; step *= 2) {
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
         }
-        unit = top * (1.0f / 65535.0f);
-        const float to_int = __fdividef(65535.0f, top);
+        unit = top * (1.0f / 255.0f);
+        const float to_int = __fdividef(255.0f, top);
+        // Adding 2^15 leaves the integer in byte 1 of the mantissa, rounded down; what a token's value is lifted by
+        // comes with it.
+        const int g = (threadIdx.x & 31) >> 2;
+        const float lift[2] = {32768.0f + (g + 0.25f) / 8, 32768.0f + (g + 0.75f) / 8};
 #pragma unroll
         for (int m = 0; m < shape::slices; m++) {
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
-                // Adding 2^23 leaves the rounded integer in the low mantissa bits.
-                constexpr float magic = 8388608.0f;
                 uint32_t integer[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    integer[i] = __float_as_uint(fmaf(x[m][n][i], to_int, magic));
+                    integer[i] = __float_as_uint(fmaf(x[m][n][i], to_int, lift[i / 2]));
                 }
-                const uint32_t first = transpose_8x8(byte_permute(integer[0], integer[1], 0x5410)),
-                               second = transpose_8x8(byte_permute(integer[2], integer[3], 0x5410));
-                low[n][m] = byte_permute(first, second, 0x6420);
-                high[n][m] = byte_permute(first, second, 0x7531);
+                const uint32_t even = byte_permute(integer[0], integer[2], 0x0051),
+                               odd = byte_permute(integer[1], integer[3], 0x0051);
+                bytes[n][m] = transpose_8x8(byte_permute(even, odd, 0x5410));
             }
         }
     }
 };
 
 // One part (8 values a lane: two products of 16 output values) of out += V x P.
-template <class reader, class shape, int part>
-static __device__ __forceinline__ void
-tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-                 int count, const uint32_t (&w)[2 * shape::slices][reader::words],
-                 const probability_fragments<shape> &p,
+template <class reader, class shape, int part> static __device__ __forceinline__ void
+tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], const reader &codes, int count,
+                 const uint32_t (&w)[2 * shape::slices][reader::words], const probability_fragments<shape> &p,
                  const float (&weight)[shape::tiles][2]) {
-    int32_t high[2][shape::tiles][4] = {}, low[2][shape::tiles][4] = {};
+    int32_t sum[2][shape::tiles][4] = {};
 #pragma unroll
     for (int k = 0; k < (shape::slices + 1) / 2; k++) {
         if (!reaches(count, 2 * k)) {
@@ -169,8 +170,8 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint32_t tx = transpose_8x8(x[j]), ty = transpose_8x8(y[j]);
-                a[j][2 * half] = byte_permute(tx, ty, 0x6420);
-                a[j][2 * half + 1] = byte_permute(tx, ty, 0x7531);
+                a[j][2 * half] = byte_permute(tx, ty, 0x6240);
+                a[j][2 * half + 1] = byte_permute(tx, ty, 0x7351);
             }
         }
 #pragma unroll
@@ -178,8 +179,7 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
                 constexpr int last = shape::slices - 1; // one slice alone leaves the upper half of the product zero
-                mma_s8_u8(high[j][n], a[j], p.high[n][2 * k], p.high[n][2 * k < last ? 2 * k + 1 : last]);
-                mma_s8_u8(low[j][n], a[j], p.low[n][2 * k], p.low[n][2 * k < last ? 2 * k + 1 : last]);
+                mma_s8_u8(sum[j][n], a[j], p.bytes[n][2 * k], p.bytes[n][2 * k < last ? 2 * k + 1 : last]);
             }
         }
     }
@@ -189,8 +189,7 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
         for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                out[2 * part + j][n][i] =
-                    fmaf((float) (high[j][n][i] * 256 + low[j][n][i]), weight[n][i & 1], out[2 * part + j][n][i]);
+                out[2 * part + j][n][i] = fmaf((float) sum[j][n][i], weight[n][i & 1], out[2 * part + j][n][i]);
             }
         }
     }
@@ -198,8 +197,7 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
 
 // out += V x P for the real ones of 16*slices tokens. p as s of tile_scores; weight[tile][i]: factor of column 2t
 // + i. out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
-template <class reader, class shape>
-static __device__ __forceinline__ void
+template <class reader, class shape> static __device__ __forceinline__ void
 tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
             const tile_rows &rows, const tile_limits &limits, int block_bytes,
             const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
@@ -227,9 +225,9 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
         tile_values_part<reader, shape, 1>(out[b], codes, limits.count, w, fragments, factor);
         if (shape::parts == 4) {
             tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, limits.count, w, fragments,
-                                                                         factor);
+                                                                       factor);
             tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, limits.count, w, fragments,
-                                                                         factor);
+                                                                       factor);
         }
     }
 }

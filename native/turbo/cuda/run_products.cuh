@@ -39,16 +39,18 @@ static __device__ __forceinline__ void prefetch_runs(const attend_params &p, int
 // Products of a query, of which each lane of half a warp has n values (before any rotation), with `n_runs` rows from
 // `first_run` on; `first_value` is where the lane's values are in a row. As exponents to base 2 to `to`, in shared or
 // global memory, `pitch` floats from run to run.
-template <int n> static __device__ __forceinline__ void run_products(const float (&x)[n], const attend_params &p,
-                                                                     int first_value, int first_run, int n_runs,
-                                                                     float *to, int pitch) {
+//
+// `at_once` (4 or 8) of them are on their way together.
+template <int at_once, int n>
+static __device__ __forceinline__ void run_products_of(const float (&x)[n], const attend_params &p, int first_value,
+                                                       int first_run, int n_runs, float *to, int pitch) {
     const int lane = threadIdx.x & 15;
 #pragma unroll 1
-    for (int run = 0; run < n_runs; run += 4) {
-        uint2 halves[4][n / 4];
-        float sum[4] = {};
+    for (int run = 0; run < n_runs; run += at_once) {
+        uint2 halves[at_once][n / 4];
+        float sum[at_once] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) { // those behind the end are the last one's once more, and are not stored
+        for (int i = 0; i < at_once; i++) { // those behind the end are the last one's once more, and are not stored
             const uint2 *row =
                 reinterpret_cast<const uint2 *>(p.runs.row(first_run + run + i) + first_value * sizeof(__half));
 #pragma unroll
@@ -57,7 +59,7 @@ template <int n> static __device__ __forceinline__ void run_products(const float
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < at_once; i++) {
 #pragma unroll
             for (int j = 0; j < n / 4; j++) {
                 const float2 front = __half22float2(reinterpret_cast<const __half2 &>(halves[i][j].x)),
@@ -66,21 +68,35 @@ template <int n> static __device__ __forceinline__ void run_products(const float
                 sum[i] = fmaf(x[4 * j + 2], back.x, fmaf(x[4 * j + 3], back.y, sum[i]));
             }
         }
-        // Four sums over 16 lanes: halves of the lanes take over two of them, then quarters one.
-        float pair[2];
+        // Sums over 16 lanes: halves of the lanes take over half of them, and so on until each has one.
+        int bit = 8;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float sent = lane & 8 ? sum[i] : sum[2 + i];
-            pair[i] = (lane & 8 ? sum[2 + i] : sum[i]) + __shfl_xor_sync(0xffffffffu, sent, 8);
+        for (int keep = at_once / 2; keep > 0; keep /= 2, bit /= 2) {
+#pragma unroll
+            for (int i = 0; i < keep; i++) {
+                const float sent = lane & bit ? sum[i] : sum[keep + i];
+                sum[i] = (lane & bit ? sum[keep + i] : sum[i]) + __shfl_xor_sync(0xffffffffu, sent, bit);
+            }
         }
-        const float sent = lane & 4 ? pair[0] : pair[1];
-        float one = (lane & 4 ? pair[1] : pair[0]) + __shfl_xor_sync(0xffffffffu, sent, 4);
-        one += __shfl_xor_sync(0xffffffffu, one, 2);
-        one += __shfl_xor_sync(0xffffffffu, one, 1);
-        const int mine = run + lane / 4;
-        if (lane % 4 == 0 && mine < n_runs) {
-            to[mine * pitch] = one * p.source_scale;
+#pragma unroll
+        for (; bit > 0; bit /= 2) {
+            sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], bit);
         }
+        constexpr int lanes = 16 / at_once; // that have the same one
+        const int mine = run + lane / lanes;
+        if (lane % lanes == 0 && mine < n_runs) {
+            to[mine * pitch] = sum[0] * p.source_scale;
+        }
+    }
+}
+
+template <int n> static __device__ __forceinline__ void run_products(const float (&x)[n], const attend_params &p,
+                                                                     int first_value, int first_run, int n_runs,
+                                                                     float *to, int pitch) {
+    if (n_runs > 4) {
+        run_products_of<8>(x, p, first_value, first_run, n_runs, to, pitch);
+    } else {
+        run_products_of<4>(x, p, first_value, first_run, n_runs, to, pitch);
     }
 }
 

@@ -310,7 +310,7 @@ int main(int argc, char **argv) {
         const double error = run_case(c, rng, device, shared);
         // Plain formats are rounded to f16 after scaling, as f16 attention does, and so is everything that teams
         // unpack. Otherwise probabilities are bytes, and queries are in the reference, too.
-        const bool ok = error < (c.format_v >= KV_F16 || shared ? 2e-3 : 1.2e-2);
+        const bool ok = error < (c.format_v >= KV_F16 || shared ? 2e-3 : 2e-2);
         worst = std::max(worst, error);
         total++;
         failed += !ok;

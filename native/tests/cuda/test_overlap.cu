@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
                     const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
                                             n_kv, scattered,   skip,     later, way, run};
                     const double error = run_case(c, rng, device);
-                    const bool ok = error < (shares ? 2e-3 : 1.2e-2); // as in test_attend
+                    const bool ok = error < (shares ? 2e-3 : 2e-2); // as in test_attend
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
                         printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: "

@@ -105,7 +105,7 @@ static int columns_of(const attend_args &args) {
 static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
     const size_t value = !own_instance(args, plan) && !scalar_family(args) ? 32 : args.k.format == KV_Q8_0 ? 16 : 8;
     return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
-           512 * plan.tiles;
+           512 * plan.tiles + 16 * 2 * ring_slots * sizeof(uint64_t);
 }
 
 // The same for warps that unpack for themselves: they add the runs of a head block by block.
@@ -120,7 +120,8 @@ static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
         look_up_bytes(args.k.format, 2) + (args.v.format == args.k.format ? 0 : look_up_bytes(args.v.format, 2));
     const size_t walking =
         query_bytes(args, plan) + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
-    const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float);
+    const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float) +
+                          16 * 2 * ring_slots * sizeof(uint64_t);
     return std::max(walking + own_run_bytes(args, plan), parked);
 }
 
@@ -132,13 +133,13 @@ static size_t rows_block_bytes(const attend_args &args, const attend_plan &plan,
     const size_t staged = 2 * (2 * keys * token_bytes(args, plan) + 96);
     const int columns = plan.warps_per_head * plan.tiles * 16,
               column_blocks = (columns_of(args) + columns - 1) / columns;
-    return 64 + queries + tables + run_bytes(args, plan.heads_per_block, column_blocks, columns) +
+    return 320 + queries + tables + run_bytes(args, plan.heads_per_block, column_blocks, columns) +
            groups * (heads * 2 * keys * row + staged);
 }
 
 // What its eight warps leave there at the end.
 static size_t rows_parked_bytes(const attend_args &args, int tiles) {
-    return 16 + 8 * 16 * tiles * (args.head_dim + 6) * sizeof(float);
+    return 320 + 8 * 16 * tiles * (args.head_dim + 6) * sizeof(float);
 }
 
 // A short cache: a thread block a head, and the blocks along the cache are a cluster that merges its results in shared

@@ -226,11 +226,17 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
 // Where the parts of a launch's shared memory begin.
 template <class shape> struct shared_layout {
     uint8_t *base;
-    // What outlives the walk: pending rows, the first run, and the maximum of every column [warp][column].
-    static constexpr int header = 16 + 16 * shape::columns * (int) sizeof(float);
+    // What outlives the walk: pending rows, the first run, the maximum of every column [warp][column], and the barriers
+    // [group][2 * ring_slots]. Those would have to be invalidated before their memory is used for anything else: what
+    // came there instead was lost when several processes shared the device, once in 50,000 launches.
+    static constexpr int maxima_at = 16, barriers_at = maxima_at + 16 * shape::columns * (int) sizeof(float),
+                         header = barriers_at + 16 * 2 * ring_slots * (int) sizeof(uint64_t);
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
     __device__ int *first_run() const { return reinterpret_cast<int *>(base + 8); } // of the block's stretch
-    __device__ float *maxima() const { return reinterpret_cast<float *>(base + 16); }
+    __device__ float *maxima() const { return reinterpret_cast<float *>(base + maxima_at); }
+    __device__ uint64_t *barriers(int group) const {
+        return reinterpret_cast<uint64_t *>(base + barriers_at) + group * 2 * ring_slots;
+    }
     // While walking:
     __device__ uint4 *fragments(int head) const {
         return reinterpret_cast<uint4 *>(base + header) + head * shape::tiles * shape::blocks * shape::fragments;
@@ -246,14 +252,10 @@ template <class shape> struct shared_layout {
     static __host__ __device__ int run_bytes(const attend_params &p) {
         return p.run_room * scale_row(p) * (int) sizeof(float);
     }
-    __device__ uint64_t *barriers(const attend_params &p, int group) const {
-        return reinterpret_cast<uint64_t *>(scales(p, p.heads_per_block) + p.run_room * scale_row(p)) +
-               group * 2 * ring_slots;
-    }
     static __host__ __device__ int table_bytes(int format) { return look_up_bytes(format, shape::look_up); }
     // Look-up tables for K and V, one for both if they have the same format.
     __device__ uint8_t *k_table(const attend_params &p) const {
-        return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
+        return reinterpret_cast<uint8_t *>(scales(p, p.heads_per_block) + p.run_room * scale_row(p));
     }
     __device__ uint8_t *v_table(const attend_params &p) const {
         return k_table(p) + (p.v.format == p.k.format ? 0 : table_bytes(p.k.format));

@@ -53,7 +53,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     p.groups = std::min(warps / p.heads_per_block, std::max(1, (tiles + p.splits - 1) / p.splits));
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
     const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
-    const size_t group = ring_slots * (p.slot_bytes + 2 * sizeof(uint64_t));
+    const size_t group = (size_t) ring_slots * p.slot_bytes;
     const size_t tables = shared_layout<shape>::table_bytes(p.k.format) +
                           (p.v.format == p.k.format ? 0 : shared_layout<shape>::table_bytes(p.v.format));
     constexpr size_t header = shared_layout<shape>::header;

@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __gr
 
     item_ring ring = {};
     ring.slots = layout.ring(p, group);
-    ring.arrived = layout.barriers(p, group), ring.released = ring.arrived + ring_slots;
+    ring.arrived = layout.barriers(group), ring.released = ring.arrived + ring_slots;
     ring.slot_bytes = p.slot_bytes, ring.rows = p.copy_rows;
     ring.thread = head * 32 + (threadIdx.x & 31), ring.threads = p.heads_per_block * 32;
     ring.barrier_id = 1 + group;

@@ -109,7 +109,7 @@ template <class shape> static __global__ void __launch_bounds__(rows_warps * 32,
     const int group_threads = p.heads_per_block * p.warps_per_head * 32;
     tile_ring ring;
     ring.base = layout.ring(p, group);
-    ring.arrived = layout.barriers(p, group), ring.released = ring.arrived + tile_ring::slots;
+    ring.arrived = layout.barriers(group), ring.released = ring.arrived + tile_ring::slots;
     ring.pending = layout.pending(), ring.waited = !p.inputs_ready;
     ring.thread = threadIdx.x - group * group_threads, ring.threads = group_threads, ring.barrier_id = 1 + group;
     if (active && ring.thread == 0) {

@@ -143,7 +143,10 @@ struct tile_ring {
 template <class shape> struct rows_layout {
     uint8_t *base;
 
-    static constexpr int header = 16; // pending rows, and the first run of the block's stretch
+    // Pending rows, the first run of the block's stretch, and the barriers [group][2 * slots], whose memory is not used
+    // again (shared_layout).
+    static constexpr int barriers_at = 16,
+                         header = barriers_at + rows_warps * 2 * tile_ring::slots * (int) sizeof(uint64_t);
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
     __device__ int *first_run() const { return reinterpret_cast<int *>(base + 8); }
     // Queries of a team as operands: [tile of 16 columns][step of 16 values][lane], and what their scores count.
@@ -163,13 +166,10 @@ template <class shape> struct rows_layout {
     static __host__ __device__ int run_bytes(const attend_params &p) {
         return p.run_room * scale_row(p) * (int) sizeof(float);
     }
-    __device__ uint64_t *barriers(const attend_params &p, int group) const {
-        return reinterpret_cast<uint64_t *>(base + header + query_bytes(p) + run_bytes(p)) +
-               group * 2 * tile_ring::slots;
+    __device__ uint64_t *barriers(int group) const {
+        return reinterpret_cast<uint64_t *>(base + barriers_at) + group * 2 * tile_ring::slots;
     }
-    __device__ uint8_t *k_table(const attend_params &p) const {
-        return reinterpret_cast<uint8_t *>(barriers(p, p.groups));
-    }
+    __device__ uint8_t *k_table(const attend_params &p) const { return base + header + query_bytes(p) + run_bytes(p); }
     __device__ uint8_t *v_table(const attend_params &p) const {
         return k_table(p) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
     }
@@ -183,8 +183,7 @@ template <class shape> struct rows_layout {
     }
     static __host__ size_t walking_bytes(const attend_params &p) {
         const int tables = look_up_bytes(p.v.format, 2) + (p.v.format == p.k.format ? 0 : look_up_bytes(p.k.format, 2));
-        const int group = p.heads_per_block * team_bytes(p) +
-                          tile_ring::slots * (tile_ring::slot_bytes(p) + 2 * (int) sizeof(uint64_t));
+        const int group = p.heads_per_block * team_bytes(p) + tile_ring::slots * tile_ring::slot_bytes(p);
         return (size_t) header + query_bytes(p) + tables + run_bytes(p) + p.groups * group;
     }
     // Afterwards: outputs [warp][column][parked_row], then (maximum, sum) [warp][column].

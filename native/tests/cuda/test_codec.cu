@@ -251,7 +251,7 @@ static int check_turn(int format, int head_dim, int rows, int kind, std::mt19937
         }
     }
     const double error = std::sqrt(apart_by / norm);
-    const bool ok = error < (format == KV_TURBO4_TCQ ? 5e-2 : 1e-2); // a search may take another path for a few steps
+    const bool ok = error < 1e-2;
     printf("%s format %d, %d heads of %d turned on the way, kind %d: %.2g apart\n", ok ? "ok  " : "FAIL", format,
            rows * heads, head_dim, kind, error);
     return !ok;

@@ -87,9 +87,7 @@ struct noted_turn {
 noted_turn &last_turn();
 void make_turned(ggml_backend_cuda_context &ctx);
 
-// The node that turns the queries of an attention, and what they are before that and before they are normalised; null if
-// they are not turned.
-const ggml_tensor *turned_queries(const ggml_tensor *attention);
+// What the queries of an attention are before they are normalised, turned and scaled, if they are.
 const ggml_tensor *queries_before(const ggml_tensor *attention);
 // Could `attention` turn its queries, if they are what `source` has?
 bool attention_turns_queries(int device, const ggml_tensor *attention, const ggml_tensor *source);

@@ -102,18 +102,13 @@ void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *
     }
 }
 
-static void keep(const ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
-    const ggml_tensor *base = t->view_src != nullptr ? t->view_src : t;
-    params->add_alloc_dep(params->user_data, const_cast<ggml_tensor *>(base), until);
-}
-
 // The tensors behind the rows of a write: what they are views of, and what they were before K is turned, scaled and
 // centred.
 static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
     while (t != nullptr) {
-        keep(t, until, params);
-        if (t->op == GGML_OP_ROPE) {
-            keep(t->src[1], until, params); // the positions
+        params->add_alloc_dep(params->user_data, t->view_src != nullptr ? t->view_src : t, until);
+        if (t->op == GGML_OP_ROPE) { // the positions
+            params->add_alloc_dep(params->user_data, t->src[1], until);
         }
         const bool leads_on = ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB ||
                               t->op == GGML_OP_ROPE || t->op == GGML_OP_RMS_NORM || subtracts_runs(t);
@@ -132,12 +127,9 @@ static void keep_until_attention(ggml_cgraph *cgraph, ggml_backend_graph_optimiz
     ggml_tensor **end = cgraph->nodes + cgraph->n_nodes;
     for (ggml_tensor **node = cgraph->nodes; node < end; node++) {
         ggml_tensor *t = *node;
-        if (t->op == GGML_OP_FLASH_ATTN_EXT && t->src[0]->ne[1] * t->src[0]->ne[3] <= turbo_max_rows &&
-            (ggml_is_quantized(t->src[1]->type) || ggml_is_quantized(t->src[2]->type))) {
-            if (const ggml_tensor *rope = turned_queries(t)) { // what is between is not made
-                const ggml_tensor *source = queries_before(t);
-                keep(source, t, params);
-                keep(rope->src[1], t, params); // the positions
+        if (t->op == GGML_OP_FLASH_ATTN_EXT && t->src[0]->ne[1] * t->src[0]->ne[3] <= turbo_max_rows) {
+            if (queries_before(t) != nullptr) {
+                keep_source(t->src[0], t, params);
             }
         } else if (t->op == GGML_OP_SET_ROWS && turbo_type_is(t->type) && t->src[1]->ne[0] <= turbo_max_rows) {
             ggml_tensor *attention = attention_after(node, end);

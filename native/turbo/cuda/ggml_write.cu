@@ -330,18 +330,13 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
     return nullptr;
 }
 
-const ggml_tensor *turbo_cuda::turned_queries(const ggml_tensor *attention) {
-    const ggml_tensor *q = base_of(attention->src[0]);
-    q = q->op == GGML_OP_MUL ? base_of(q->src[0]) : q; // scaled
-    return q->op == GGML_OP_ROPE ? q : nullptr;
-}
-
 const ggml_tensor *turbo_cuda::queries_before(const ggml_tensor *attention) {
-    const ggml_tensor *rope = turned_queries(attention);
-    if (rope == nullptr) {
+    const ggml_tensor *q = base_of(attention->src[0]);
+    q = q->op == GGML_OP_MUL ? base_of(q->src[0]) : q;
+    if (q->op != GGML_OP_ROPE) {
         return nullptr;
     }
-    const ggml_tensor *before = rope->src[0];
+    const ggml_tensor *before = q->src[0];
     const bool normalised = before->op == GGML_OP_MUL && before->src[0]->op == GGML_OP_RMS_NORM;
     return normalised ? before->src[0]->src[0] : before;
 }
@@ -401,19 +396,16 @@ static int fuse_at(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     if (ctx.curr_stream_no != 0) {
         return 0;
     }
-    static const int tt = getenv("TURBO_TT") ? atoi(getenv("TURBO_TT")) : 3;
-    turned_heads turned = turned_at(cgraph, i);
-    if (tt == 0) { turned = {}; turned.rope = -1; }
+    const turned_heads turned = turned_at(cgraph, i);
     const int after = turned.rope < 0 ? i : next_computing(cgraph, turned.rope);
     if (after >= cgraph->n_nodes) {
         return 0;
     }
-    if (turned.rope >= 0 && !(tt & 1) && cgraph->nodes[i]->src[0]->ne[1] == 4) { turned = {}; turned.rope = -1; return 0; }
     const ggml_tensor *attention = scales_own_queries(ctx, cgraph, after);
     const int first = attention != nullptr ? next_computing(cgraph, after) : after,
               last = first < cgraph->n_nodes ? fuse_write(ctx, cgraph, first, turned) : -1;
     if (last < 0) {
-        return turned.rope >= 0 && (tt & 2) && leave_out_turn(ctx, cgraph, turned) ? turned.rope - i : 0;
+        return turned.rope >= 0 && leave_out_turn(ctx, cgraph, turned) ? turned.rope - i : 0;
     }
     if (attention != nullptr) {
         last_scale() = {attention, (const float *) cgraph->nodes[after]->src[1]->data};

@@ -90,40 +90,6 @@ inline turbo_cuda::key_runs runs_at(const device_buffer<uint16_t> &rows, int n_k
     return r;
 }
 
-// A norm and a rotary encoding for `tokens` tokens of heads of n values, on the host and on the device. kind: bit 0:
-// pairs far apart; bit 1: normalised; bit 2: half of the values, with factors; bit 3: YaRN.
-struct test_turn {
-    std::vector<int32_t> positions;
-    std::vector<float> norm, factors;
-    device_buffer<int32_t> device_positions;
-    device_buffer<float> device_norm, device_factors;
-    turbo_cuda::head_turn host = {}, device = {};
-
-    test_turn(std::mt19937 &rng, int kind, int tokens, int n)
-        : positions(tokens), norm(n), factors(n / 2), device_positions(tokens), device_norm(n), device_factors(n / 2) {
-        for (int32_t &x : positions)
-            x = rng() % 64; // few: an angle has as many exact digits as its position leaves it
-        for (float &x : norm)
-            x = 0.5f + (rng() % 1000) * 0.001f;
-        for (float &x : factors)
-            x = 1.0f + (rng() % 1000) * 0.003f;
-        device_positions.upload(positions), device_norm.upload(norm), device_factors.upload(factors);
-        host.eps = 1e-6f, host.n_dims = kind & 4 ? n / 2 : n, host.neox = kind & 1;
-        host.theta_scale = std::pow(10000.0f, -2.0f / host.n_dims), host.freq_scale = 1.0f, host.attn_factor = 1.0f;
-        if (kind & 8) {
-            host.freq_scale = 0.25f, host.ext_factor = 1.0f, host.corr_low = 5.0f, host.corr_high = 20.0f;
-        }
-        device = host;
-        host.positions = positions.data(), device.positions = device_positions.data;
-        if (kind & 2) {
-            host.norm = norm.data(), device.norm = device_norm.data;
-        }
-        if (kind & 4) {
-            host.freq_factors = factors.data(), device.freq_factors = device_factors.data;
-        }
-    }
-};
-
 // As turbo_run_length (llama/kv_runs.h) has it.
 inline int run_length(int n_kv) {
     return 64 * std::min(std::max((n_kv + 8191) / 8192, 1), 4);

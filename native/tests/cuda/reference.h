@@ -158,35 +158,6 @@ inline int row_bytes(int format, int block, int n) {
     }
 }
 
-// A head of n values normalised and turned (head_turn with pointers to host memory), as RMS norm and RoPE are defined.
-inline void turn_head(const turbo_cuda::head_turn &t, int token, double *x, int n) {
-    if (t.norm != nullptr) {
-        double sum = 0;
-        for (int i = 0; i < n; i++) {
-            sum += x[i] * x[i];
-        }
-        const double scale = 1 / std::sqrt(sum / n + t.eps);
-        for (int i = 0; i < n; i++) {
-            x[i] *= scale * t.norm[i];
-        }
-    }
-    for (int pair = 0; pair < t.n_dims / 2; pair++) {
-        double theta = t.positions[token] * std::pow((double) t.theta_scale, pair);
-        theta /= t.freq_factors != nullptr ? t.freq_factors[pair] : 1.0;
-        double angle = t.freq_scale * theta, magnitude = t.attn_factor;
-        if (t.ext_factor != 0) {
-            const double ramp = (pair - t.corr_low) / std::max(0.001, (double) t.corr_high - t.corr_low);
-            const double mix = (1 - std::min(1.0, std::max(0.0, ramp))) * t.ext_factor;
-            angle = angle * (1 - mix) + theta * mix;
-            magnitude *= 1 + 0.1 * std::log(1.0 / t.freq_scale);
-        }
-        double &low = x[t.neox ? pair : 2 * pair], &high = x[t.neox ? pair + t.n_dims / 2 : 2 * pair + 1];
-        const double before = low, c = std::cos(angle) * magnitude, s = std::sin(angle) * magnitude;
-        low = before * c - high * s;
-        high = before * s + high * c;
-    }
-}
-
 // A query as kernels that multiply codes with bytes see it: each block rotated, its largest value 127 steps.
 inline std::vector<double> byte_query(const float *q, int block, int n) {
     std::vector<double> x(q, q + n);

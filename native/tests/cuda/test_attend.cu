@@ -16,7 +16,6 @@ struct attend_case {
     int run = 0; // cells that share a centre which their keys lack; queries are scaled then, too
     bool flat = false;
     bool loud_real = false; // values of some real tokens are large
-    int turn = -1;          // kind of test_turn that queries go through first, or none
 };
 
 static const char *format_name(int f) {
@@ -120,11 +119,7 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     dk.upload(k), dv.upload(v), dq.upload(q), dsinks.upload(sinks), dmask.upload(mask);
     out.poison();
 
-    const test_turn turn(rng, std::max(c.turn, 0), c.n_streams * c.n_rows, c.head_dim);
     attend_args a = {};
-    if (c.turn >= 0) {
-        a.q_turn = turn.device;
-    }
     a.q = (const char *) dq.data;
     a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head,
     a.q_stride_stream = a.q_stride_row * c.n_rows;
@@ -166,13 +161,9 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
                 for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
                     const int h = hk * (c.n_head / c.n_head_kv) + g;
                     const size_t at = (((size_t) s * c.n_rows + r) * c.n_head + h) * c.head_dim;
-                    std::vector<double> turned(&q[at], &q[at] + c.head_dim);
-                    if (c.turn >= 0) {
-                        reference::turn_head(turn.host, s * c.n_rows + r, turned.data(), c.head_dim);
-                    }
                     std::vector<float> scaled(c.head_dim);
                     for (int i = 0; i < c.head_dim; i++) {
-                        scaled[i] = (float) turned[i] * q_scale[(size_t) h * c.head_dim + i];
+                        scaled[i] = q[at + i] * q_scale[(size_t) h * c.head_dim + i];
                     }
                     const std::vector<double> query = c.format_k < KV_F16 && !shared
                                                           ? reference::byte_query(scaled.data(), c.block, c.head_dim)
@@ -292,19 +283,10 @@ static std::vector<attend_case> make_cases(bool small) {
             cases.back().flat = i / 3 % 5 == 4;
         }
     }
-    // and with queries that are normalised and turned first
-    for (size_t i = 0, n = cases.size(); i < n; i++) {
-        const bool turns =
-            cases[i].n_rows == 1 && cases[i].head_dim == cases[i].block && cases[i].n_head / cases[i].n_head_kv <= 16;
-        if (turns && (small || i % 3 == 1)) {
-            cases.push_back(cases[i]);
-            cases.back().turn = i / 3 % 16;
-        }
-    }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
         const int columns = cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows;
         for (attend_way way : {attend_way::team, attend_way::wide}) {
-            if (cases[i].head_dim == 128 && cases[i].turn < 0 && columns > (way == attend_way::team ? 16 : 8)) {
+            if (cases[i].head_dim == 128 && columns > (way == attend_way::team ? 16 : 8)) {
                 cases.push_back(cases[i]);
                 cases.back().way = way;
             }
@@ -334,10 +316,9 @@ int main(int argc, char **argv) {
         failed += !ok;
         if (!ok) {
             printf("FAIL %s/%s D %d heads %d/%d rows %d streams %d n_kv %d slices %d splits %d way %d run %d flat %d "
-                   "cap %g sinks %d turn %d: %.3g\n",
+                   "cap %g sinks %d: %.3g\n",
                    format_name(c.format_k), format_name(c.format_v), c.head_dim, c.n_head, c.n_head_kv, c.n_rows,
-                   c.n_streams, c.n_kv, c.slices, c.splits, (int) c.way, c.run, c.flat, c.soft_cap, c.sinks, c.turn,
-                   error);
+                   c.n_streams, c.n_kv, c.slices, c.splits, (int) c.way, c.run, c.flat, c.soft_cap, c.sinks, error);
         }
     }
     printf("attend: %d cases, %d failed, worst relative error %.3g\n", total, failed, worst);

@@ -1,5 +1,4 @@
 // Encoding and decoding on the GPU against the CPU codecs. Exit 1 if anything is off.
-//   keys normalised and turned on the way: as if that had been done before
 //   keys less the centres of runs: written as if subtracted before, lifted as if added afterwards
 //   blocks written by the GPU: squared error within 0.1 % of the CPU's; decoded bit-equal by both
 //   test_codec [small]     small: few rows, for compute-sanitizer
@@ -209,54 +208,6 @@ static int check_runs(int format, int block, int cells, int run, std::mt19937 &r
     return bad != 0;
 }
 
-// Heads that are normalised and turned as they are written, against heads that were before. Both are encoded, so all
-// that differs is a value here and there between two codes.
-static int check_turn(int format, int head_dim, int rows, int kind, std::mt19937 &rng) {
-    const int heads = 4, values = heads * head_dim, head_bytes = reference::row_bytes(format, head_dim, head_dim);
-    const test_turn turn(rng, kind, rows, head_dim);
-    std::normal_distribution<float> normal;
-    std::vector<float> x((size_t) rows * values), turned(x.size()), factor(values), centre(values);
-    for (float &v : x)
-        v = normal(rng);
-    for (int i = 0; i < values; i++)
-        factor[i] = 0.5f + (rng() % 100) * 0.01f, centre[i] = normal(rng);
-    std::vector<double> want(x.begin(), x.end());
-    for (int i = 0; i < rows * heads; i++) {
-        reference::turn_head(turn.host, i / heads, &want[(size_t) i * head_dim], head_dim);
-    }
-    std::copy(want.begin(), want.end(), turned.begin());
-    device_buffer<float> dx(x.size()), dturned(x.size()), dfactor(values), dcentre(values);
-    device_buffer<uint8_t> cache((size_t) rows * heads * head_bytes), other(cache.count);
-    dx.upload(x), dturned.upload(turned), dfactor.upload(factor), dcentre.upload(centre);
-    cache.poison(), other.poison();
-    write_tensor w = {};
-    w.source = (const char *) dx.data, w.source_stride[0] = values * 4;
-    w.target = (char *) cache.data, w.target_stride[0] = heads * head_bytes;
-    w.format = format, w.block = head_dim, w.row_values = values, w.ne1 = rows, w.ne2 = 1, w.n_rows = rows;
-    w.factor = dfactor.data, w.centre = dcentre.data;
-    write_tensor apart = w;
-    w.turn = turn.device;
-    apart.source = (const char *) dturned.data, apart.target = (char *) other.data;
-    CHECK(write_rows(w, nullptr, 0));
-    CHECK(write_rows(apart, nullptr, 0));
-    CHECK(cudaDeviceSynchronize());
-    const std::vector<uint8_t> got[2] = {cache.download(), other.download()};
-    double apart_by = 0, norm = 0;
-    std::vector<double> a(head_dim), b(head_dim);
-    for (int i = 0; i < rows * heads; i++) {
-        reference::decode_row(&got[0][(size_t) i * head_bytes], format, head_dim, head_dim, a.data());
-        reference::decode_row(&got[1][(size_t) i * head_bytes], format, head_dim, head_dim, b.data());
-        for (int j = 0; j < head_dim; j++) {
-            apart_by += (a[j] - b[j]) * (a[j] - b[j]), norm += b[j] * b[j];
-        }
-    }
-    const double error = std::sqrt(apart_by / norm);
-    const bool ok = error < 1e-2;
-    printf("%s format %d, %d heads of %d turned on the way, kind %d: %.2g apart\n", ok ? "ok  " : "FAIL", format,
-           rows * heads, head_dim, kind, error);
-    return !ok;
-}
-
 // Two tensors written in one call hold the same bytes as each written by itself.
 static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows, std::mt19937 &rng) {
     const int values = 512;
@@ -311,10 +262,5 @@ int main(int argc, char **argv) {
         }
     }
     failed += check_runs(KV_Q8_0, 128, argc > 1 ? 80 : 500, 64, rng);
-    for (int kind = 0; kind < 16; kind++) {
-        for (int format : {(int) KV_TURBO3, (int) KV_Q8_0, (int) KV_TURBO4_TCQ}) {
-            failed += check_turn(format, kind % 3 == 0 ? 64 : 128, kind % 2 && !small ? 300 : 5, kind, rng);
-        }
-    }
     return failed != 0;
 }

@@ -15,7 +15,6 @@ struct overlap_case {
     bool later;     // the write comes after the attention where it can
     attend_way way; // teams and warpgroups read the cache: every row of it, and multiply in f16
     int run;        // cells that share a centre; 0: all share one, which nobody adds
-    int turn;       // kind of test_turn that keys go through first, or -1
 
     bool shares() const { return way != attend_way::own; }
 };
@@ -58,8 +57,7 @@ struct cache_half {
 // The output in double: cached rows decoded, the newest ones (if they are taken from their source) as they are.
 static std::vector<double> reference_output(const overlap_case &c, const attend_args &a, const std::vector<float> &q,
                                             const std::vector<int64_t> &rows, const cache_half &k, const cache_half &v,
-                                            const std::vector<float> &centre, const std::vector<uint16_t> &centres,
-                                            const test_turn &turn) {
+                                            const std::vector<float> &centre, const std::vector<uint16_t> &centres) {
     const std::vector<uint8_t> cached[2] = {k.data.download(), v.data.download()};
     const std::vector<float> source[2] = {k.source.download(), v.source.download()};
     std::vector<double> out(q.size());
@@ -84,31 +82,23 @@ static std::vector<double> reference_output(const overlap_case &c, const attend_
         for (int row = 0; row < c.n_rows; row++) {
             for (int g = 0; g < c.n_head / c.n_head_kv; g++) {
                 const size_t at = ((size_t) row * c.n_head + hk * (c.n_head / c.n_head_kv) + g) * c.head_dim;
-                std::vector<double> turned(&q[at], &q[at] + c.head_dim);
-                if (c.turn >= 0 && c.n_rows == 1) {
-                    reference::turn_head(turn.host, row, turned.data(), c.head_dim);
-                }
-                const std::vector<float> one(turned.begin(), turned.end());
                 std::vector<double> added(c.n_kv);
                 const size_t values = (size_t) c.n_head_kv * c.head_dim;
                 if (c.run > 0) { // what cached keys lack
-                    added = reference::run_products(one.data(), &centres[hk * c.head_dim], values, c.run, c.n_kv,
-                                                    c.head_dim);
+                    added =
+                        reference::run_products(&q[at], &centres[hk * c.head_dim], values, c.run, c.n_kv, c.head_dim);
                 }
                 for (int r = 0; from_source && r < c.n_rows; r++) {
-                    const float *first = &source[0][r * values + (size_t) hk * c.head_dim];
-                    std::vector<double> key(first, first + c.head_dim);
-                    if (c.turn >= 0) {
-                        reference::turn_head(turn.host, r, key.data(), c.head_dim);
-                    }
                     added[rows[r]] = 0.0;
                     for (int i = 0; i < c.head_dim; i++) {
-                        key[i] -= c.run == 0 ? centre[(size_t) hk * c.head_dim + i] : 0.0f;
-                        added[rows[r]] += one[i] * key[i];
+                        const size_t in_row = (size_t) hk * c.head_dim + i;
+                        const double key =
+                            (double) source[0][r * values + in_row] - (c.run == 0 ? centre[in_row] : 0.0f);
+                        added[rows[r]] += q[at + i] * key;
                     }
                 }
-                const std::vector<double> query =
-                    c.shares() ? turned : reference::byte_query(one.data(), 128, c.head_dim);
+                const std::vector<double> query = c.shares() ? std::vector<double>(&q[at], &q[at] + c.head_dim)
+                                                             : reference::byte_query(&q[at], 128, c.head_dim);
                 reference::attention(query.data(), decoded[0], decoded[1], added, nullptr, nullptr, c.n_kv, c.head_dim,
                                      a.scale, 0.0f, &out[at]);
             }
@@ -141,12 +131,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     device_buffer<uint16_t> dcentres(centres.size());
     dcentres.upload(centres);
 
-    const test_turn turn(rng, std::max(c.turn, 0), c.n_rows, c.head_dim);
     attend_args a = {};
-    if (c.turn >= 0) {
-        a.pending.turn = k.write.turn = turn.device;
-        a.q_turn = c.n_rows == 1 ? turn.device : a.q_turn;
-    }
     a.q = (const char *) q.data, a.q_stride_head = c.head_dim * 4, a.q_stride_row = a.q_stride_head * c.n_head;
     a.k = k.read, a.v = v.read, a.out = out.data;
     a.head_dim = c.head_dim, a.block = 128, a.n_head = c.n_head, a.n_head_kv = c.n_head_kv, a.n_rows = c.n_rows;
@@ -194,7 +179,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
         }
         got = again, written = cache;
     }
-    const std::vector<double> want = reference_output(c, a, queries, rows, k, v, centre, centres, turn);
+    const std::vector<double> want = reference_output(c, a, queries, rows, k, v, centre, centres);
     double error = 0, norm = 0;
     for (size_t j = 0; j < got.size(); j++) {
         error += (got[j] - want[j]) * (got[j] - want[j]), norm += want[j] * want[j];
@@ -223,18 +208,16 @@ int main(int argc, char **argv) {
                     const bool shares = way != attend_way::own;
                     const int head_dim = (f + rows + n_kv) % 2 && !shares ? 256 : 128, heads = shares ? 32 : 16;
                     const int run = total % 3 == 0 ? 0 : 64 * (total % 3);
-                    const int turn = head_dim == 128 && total % 2 ? total / 2 % 16 : -1;
-                    const overlap_case c = {f,         (f + 1) % 6, head_dim, heads, 4,   rows, n_kv,
-                                            scattered, skip,        later,    way,   run, turn};
+                    const overlap_case c = {f,    (f + 1) % 6, head_dim, heads, 4,   rows,
+                                            n_kv, scattered,   skip,     later, way, run};
                     const double error = run_case(c, rng, device);
                     const bool ok = error < (shares ? 2e-3 : 2e-2); // as in test_attend
                     worst = std::max(worst, error), total++, failed += !ok;
                     if (!ok) {
-                        printf(
-                            "FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d turn "
-                            "%d: %.3g\n",
-                            c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, run, turn,
-                            error);
+                        printf("FAIL formats %d/%d D %d rows %d n_kv %d scattered %d skip %d later %d way %d run %d: "
+                               "%.3g\n",
+                               c.format_k, c.format_v, head_dim, rows, n_kv, scattered, skip, later, (int) way, run,
+                               error);
                     }
                 }
             }

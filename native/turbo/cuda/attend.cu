@@ -319,10 +319,6 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan) {
     return states * (args.head_dim + 2) * sizeof(float);
 }
 
-bool attend_turns_queries(const attend_args &args) {
-    return args.n_rows == 1 && columns_of(args) <= 16 && args.head_dim == args.block;
-}
-
 // Are the newest tokens taken from their source? It pays where encoding takes long; scalar codes are in the cache
 // before the attention needs them.
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan) {
@@ -348,11 +344,8 @@ static void plan_late(const attend_args &args, const attend_plan &plan, attend_p
 }
 
 cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_t stream) {
-    if (args.q_turn.positions != nullptr && (!attend_turns_queries(args) || plan.warps_per_head > 0)) {
-        return cudaErrorInvalidValue;
-    }
     attend_params p = {};
-    p.q = args.q, p.q_turn = args.q_turn, p.q_scale = args.q_scale;
+    p.q = args.q, p.q_scale = args.q_scale;
     p.q_stride_row = args.q_stride_row, p.q_stride_head = args.q_stride_head, p.q_stride_stream = args.q_stride_stream;
     p.copy_rows = stages_rows(args, plan);
     const int heads = p.copy_rows ? plan.heads_per_block : args.n_head_kv;

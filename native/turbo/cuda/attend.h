@@ -31,24 +31,11 @@ struct kv_tensor {
 // The centres of runs of cells that stored keys lack (turbo/kv_runs.h): rows of f16, all heads side by side, each for
 // `cells_each` cells of a stream.
 struct key_runs {
-    const char *rows; // null: keys lack none
-    int64_t stride;   // bytes between rows
+    const char *rows;  // null: keys lack none
+    int64_t stride;    // bytes between rows
     int n_rows;
-    int cells_each;   // a multiple of 64; 0: the first row is for all cells
-    int stream_cells; // of the cache as a whole, whose cells count on from stream to stream
-};
-
-// What rows of keys (or queries) go through before anything else: each head is normalised (RMS, times `norm`) and
-// turned by its position (RoPE, with YaRN's scaling). Of the model's own, so kernels that read the rows can do it on
-// the way.
-struct head_turn {
-    const int32_t *positions;  // of the tokens; null: nothing is done
-    const float *norm;         // one weight a value of a head, or null: not normalised
-    float eps;                 // of the norm
-    const float *freq_factors; // one a pair, or null
-    int n_dims;                // values of a head that are turned: the first ones
-    bool neox;                 // pairs are n_dims / 2 apart instead of neighbours
-    float theta_scale, freq_scale, ext_factor, attn_factor, corr_low, corr_high;
+    int cells_each;    // a multiple of 64; 0: the first row is for all cells
+    int stream_cells;  // of the cache as a whole, whose cells count on from stream to stream
 };
 
 // Rows that the launch just before the attention is still encoding, n_rows of them in K and in V; 0: none. That launch
@@ -58,7 +45,6 @@ struct head_turn {
 struct pending_write {
     const char *source[2]; // f32 rows of K and V, heads side by side
     int64_t source_stride[2];
-    head_turn turn;               // of K's rows, first
     const float *factor, *centre; // K's rows count times `factor`, less `centre`; or null. Nothing is taken off by runs
     const char *ids[2];           // of K and V: row in the cache
     int64_t ids_stride[2];
@@ -71,7 +57,6 @@ struct pending_write {
 
 struct attend_args {
     const char *q;        // f32, head_dim values contiguous
-    head_turn q_turn;     // of the queries, first: only if attend_turns_queries. Stream s is token s
     const float *q_scale; // queries count times this: [n_head][head_dim], alike within a group; or null
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     kv_tensor k, v;
@@ -104,9 +89,9 @@ struct attend_plan {
     bool wide;           // many columns with warpgroup products (attend_wide.cuh)
 };
 
-// Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh; more than
-// 16 of them), or a warpgroup for one that multiplies (attend_wide.cuh; more than eight columns, where there are
-// warpgroup products and the cache is long enough to be shared out). The last two are there for heads of 128.
+// Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh; more than 16
+// of them), or a warpgroup for one that multiplies (attend_wide.cuh; more than eight columns, where there are warpgroup
+// products and the cache is long enough to be shared out). The last two are there for heads of 128.
 enum class attend_way { best, own, team, wide };
 
 // heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.
@@ -116,10 +101,6 @@ size_t attend_scratch_bytes(const attend_args &args, const attend_plan &plan);
 
 // Is there code for warpgroup products? Devices of compute capability 9.0 run it.
 bool attend_wide_compiled();
-
-// Can the attention turn the queries? One row of few enough heads, and a block is a head: more of them are turned more
-// quickly by a launch of their own.
-bool attend_turns_queries(const attend_args &args);
 
 // Would the attention take the rows in args.pending from their source?
 bool attend_takes_newest(const attend_args &args, const attend_plan &plan);

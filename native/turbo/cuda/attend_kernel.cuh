@@ -405,8 +405,12 @@ template <class shape> struct query_loader {
             const float4 v = unit < units(p) && column < p.n_columns ? at[i] : make_float4(0, 0, 0, 0);
             x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
         }
-        if (p.q_turn.positions == nullptr && unit < units(p)) {
-            scale_query(p, row, head, shape::head_dim, b * shape::block_values, x);
+        if (p.q_scale != nullptr && unit < units(p) && column < p.n_columns) {
+            const float *scale = p.q_scale + head * shape::head_dim + b * shape::block_values + (threadIdx.x & 15) * n;
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                x[i] *= scale[i];
+            }
         }
     }
 
@@ -421,11 +425,6 @@ template <class shape> struct query_loader {
         while (unit < units(p)) {
             const int block = unit / 4 % (shape::blocks * shape::tiles),
                       head = unit / (4 * shape::blocks * shape::tiles);
-            if (shape::blocks == 1 && p.q_turn.positions != nullptr) { // takes long: after what had to begin early
-                const int column = first_column + 8 * block + column_in_tile(), row = p.by_gqa.divide(column);
-                turn_head<16>(p.q_turn, blockIdx.z, x);
-                scale_query(p, row, (first_head + head) * p.gqa + column - row * p.gqa, shape::head_dim, 0, x);
-            }
             if (p.run_room > 0) {
                 const int value = (first_head + head) * shape::head_dim + block % shape::blocks * shape::block_values;
                 const int row = shared_layout<shape>::scale_row(p);

@@ -6,12 +6,12 @@
 #pragma once
 
 #include "attend_kernel.cuh"
-#include "head_turn.cuh"
 
 namespace turbo_cuda {
 
 // Value i (of n in a row) of lane l in a block: l*n + i.
-template <int n> static __device__ __forceinline__ void load_lane(const char *row, int first, float (&x)[n]) {
+template <int n>
+static __device__ __forceinline__ void load_lane(const char *row, int first, float (&x)[n]) {
     const float *at = reinterpret_cast<const float *>(row) + first + (threadIdx.x & 31) * n;
 #pragma unroll
     for (int i = 0; i < n; i += 2) {
@@ -33,32 +33,24 @@ static __device__ __forceinline__ void apply(const float *vector, int first, flo
     }
 }
 
-// Scores of one key, of token `number` of those that are new, against all columns of the thread block, as base-2
-// exponents.
-template <class shape> static __device__ __forceinline__ void score_newest(const attend_params &p, const char *row,
-                                                                           int number, int token, int head_kv,
-                                                                           int first_column, float *scores) {
+// Scores of one key against all columns of the thread block, as base-2 exponents.
+template <class shape>
+static __device__ __forceinline__ void score_newest(const attend_params &p, const char *row, int token, int head_kv,
+                                                    int first_column, float *scores) {
     constexpr int n = shape::block_values / 32;
     float key[shape::blocks][n];
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
         const int first = head_kv * shape::head_dim + b * shape::block_values;
         load_lane<n>(row, first, key[b]);
-        if (shape::blocks == 1 && p.pending.turn.positions != nullptr) {
-            turn_head<32>(p.pending.turn, number, key[b]);
-        }
         apply<n>(p.pending.factor, first, key[b], [](float x, float y) { return x * y; });
         apply<n>(p.pending.centre, first, key[b], [](float x, float y) { return x - y; });
         // instead of the queries
         apply<n>(p.q_scale, first + head_kv * (p.gqa - 1) * shape::head_dim, key[b],
                  [](float x, float y) { return x * y; });
-        if (shape::blocks == 1 && p.q_turn.positions != nullptr) {
-            turn_back(p.q_turn, blockIdx.z, key[b]);
-        }
     }
-    const bool normalised = shape::blocks == 1 && p.q_turn.positions != nullptr && p.q_turn.norm != nullptr;
     // all queries are on their way at the same time
-    float score[shape::columns], squares[shape::columns] = {};
+    float score[shape::columns];
 #pragma unroll
     for (int c = 0; c < shape::columns; c++) {
         const int column = min(first_column + c, p.n_columns - 1), query_row = p.by_gqa.divide(column),
@@ -72,7 +64,6 @@ template <class shape> static __device__ __forceinline__ void score_newest(const
 #pragma unroll
             for (int i = 0; i < n; i++) {
                 score[c] = fmaf(q[i], key[b][i], score[c]);
-                squares[c] = fmaf(q[i], q[i], squares[c]);
             }
         }
     }
@@ -81,17 +72,13 @@ template <class shape> static __device__ __forceinline__ void score_newest(const
 #pragma unroll
         for (int c = 0; c < shape::columns; c++) {
             score[c] += __shfl_xor_sync(0xffffffffu, score[c], step);
-            if (normalised) {
-                squares[c] += __shfl_xor_sync(0xffffffffu, squares[c], step);
-            }
         }
     }
     const int lane = threadIdx.x & 31;
     float mine = 0.0f; // lane c takes column c
 #pragma unroll
     for (int c = 0; c < shape::columns; c++) {
-        const float factor = normalised ? norm_of(p.q_turn, squares[c], shape::head_dim) : 1.0f;
-        mine = lane == c ? score[c] * factor : mine;
+        mine = lane == c ? score[c] : mine;
     }
     if (lane < shape::columns) {
         const int query_row = p.by_gqa.divide(min(first_column + lane, p.n_columns - 1));
@@ -107,8 +94,9 @@ template <class shape> static __device__ __forceinline__ void score_newest(const
     }
 }
 
-template <class shape> static __device__ __forceinline__ void rotate_newest(const attend_params &p, const char *row,
-                                                                            int head_kv, float unit, float *values) {
+template <class shape>
+static __device__ __forceinline__ void rotate_newest(const attend_params &p, const char *row, int head_kv, float unit,
+                                                     float *values) {
     constexpr int n = shape::block_values / 32;
     const int at = (threadIdx.x & 31) * n;
     const uint32_t signs = sign_word<shape::block_values>(at / 32) >> (at % 32);
@@ -135,7 +123,7 @@ static __device__ __forceinline__ void prepare_newest(const attend_params &p, co
     const float unit = 1.0f / (shape::block_values * value_unit<shape::block_values>(p.v.format));
     for (int i = warps - 1 - threadIdx.x / 32; i < p.heads_per_block * p.pending.n_rows; i += warps) {
         const int head = i / p.pending.n_rows, row = i - head * p.pending.n_rows;
-        score_newest<shape>(p, p.pending.source[0] + row * p.pending.source_stride[0], row, first_token + row,
+        score_newest<shape>(p, p.pending.source[0] + row * p.pending.source_stride[0], first_token + row,
                             first_head + head, first_column, layout.newest_scores(p) + i * shape::columns);
         rotate_newest<shape>(p, p.pending.source[1] + row * p.pending.source_stride[1], first_head + head, unit,
                              layout.newest_values(p) + i * shape::head_dim);
@@ -143,8 +131,9 @@ static __device__ __forceinline__ void prepare_newest(const attend_params &p, co
 }
 
 // Begin a warp's running state with the newest tokens of its head.
-template <class shape> static __device__ __forceinline__ void
-take_newest(const attend_params &p, const shared_layout<shape> &layout, int head, column_state<shape> &state) {
+template <class shape>
+static __device__ __forceinline__ void take_newest(const attend_params &p, const shared_layout<shape> &layout, int head,
+                                                   column_state<shape> &state) {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, rows = p.pending.n_rows;
     const float *values = layout.newest_values(p) + head * rows * shape::head_dim,
                 *scores = layout.newest_scores(p) + head * rows * shape::columns;
@@ -165,9 +154,9 @@ take_newest(const attend_params &p, const shared_layout<shape> &layout, int head
                 for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll
                     for (int r = 0; r < shape::values_per_lane / 4; r++) {
-                        const float2 v =
-                            *reinterpret_cast<const float2 *>(values + row * shape::head_dim + b * shape::block_values +
-                                                              shape::position(g >> 1, r, 2 * (g & 1)));
+                        const float2 v = *reinterpret_cast<const float2 *>(
+                            values + row * shape::head_dim + b * shape::block_values +
+                            shape::position(g >> 1, r, 2 * (g & 1)));
                         state.out[b][r][n][c] = fmaf(weight, v.x, state.out[b][r][n][c]);
                         state.out[b][r][n][c + 2] = fmaf(weight, v.y, state.out[b][r][n][c + 2]);
                     }

@@ -53,7 +53,6 @@ struct run_rows {
 
 struct attend_params {
     const char *q;
-    head_turn q_turn;
     const float *q_scale;
     int64_t q_stride_row, q_stride_head, q_stride_stream;
     stage_params k, v;

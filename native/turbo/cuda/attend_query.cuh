@@ -7,7 +7,6 @@
 #pragma once
 
 #include "attend_params.cuh"
-#include "head_turn.cuh"
 #include "ptx.cuh"
 #include "tables.cuh"
 
@@ -32,19 +31,6 @@ template <int n, int lanes> static __device__ __forceinline__ void hadamard_lane
 #pragma unroll
         for (int i = 0; i < n; i++) {
             x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffffu, x[i], bit));
-        }
-    }
-}
-
-// Scale a query (none for rows behind the last one). Lane l of half a warp has its values first + l*n and the next
-// ones.
-template <int n> static __device__ __forceinline__ void scale_query(const attend_params &p, int row, int head,
-                                                                    int head_dim, int first, float (&x)[n]) {
-    if (p.q_scale != nullptr && row < p.n_rows) {
-        const float *scale = p.q_scale + head * head_dim + first + (threadIdx.x & 15) * n;
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            x[i] *= scale[i];
         }
     }
 }

@@ -50,8 +50,9 @@ bool turbo_cuda_fattn_supported(int device, const ggml_tensor *dst) {
                                             mask->ne[0] >= k->ne[1]);
     const int cc = ggml_cuda_info().devices[device].cc;
     return query && cache && masked && params_of(dst).max_bias == 0.0f &&
-           runs_fit(device, dst->src[TURBO_RUNS_SRC], k) && q->ne[1] <= turbo_max_rows &&
-           columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE;
+           runs_fit(device, dst->src[TURBO_RUNS_SRC], k) &&
+           q->ne[1] <= turbo_max_rows && columns <= turbo_max_columns && GGML_CUDA_CC_IS_NVIDIA(cc) &&
+           cc >= GGML_CUDA_CC_AMPERE;
 }
 
 static kv_tensor make_kv(const ggml_tensor *t) {
@@ -101,12 +102,6 @@ bool turbo_cuda::attention_takes_newest(int device, const ggml_tensor *attention
     return attend_takes_newest(args, attend_make_plan(args));
 }
 
-bool turbo_cuda::attention_turns_queries(int device, const ggml_tensor *attention, const ggml_tensor *source) {
-    const ggml_tensor *q = attention->src[0];
-    return turbo_cuda_fattn_supported(device, attention) && q->ne[0] == source->ne[0] && q->ne[2] == source->ne[1] &&
-           q->ne[1] * q->ne[3] == source->ne[2] && attend_turns_queries(make_attend(device, attention));
-}
-
 size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor *dst) {
     const attend_args args = make_attend(device, dst);
     return scratch_offset(dst) + attend_scratch_bytes(args, attend_make_plan(args));
@@ -114,17 +109,9 @@ size_t turbo_cuda_fattn_alloc_size(int device, const ggml_tensor *dst) {
 
 bool turbo_cuda_fattn(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     if (!turbo_cuda_fattn_supported(ctx.device, dst)) {
-        make_turned(ctx);
         return false;
     }
     attend_args args = make_attend(ctx.device, dst);
-    if (last_turn().attention == dst) {
-        const ggml_tensor *source = last_turn().source; // one row, so what follows is the stream
-        args.q = (const char *) source->data;
-        args.q_turn = last_turn().turn;
-        args.q_stride_head = source->nb[1], args.q_stride_row = args.q_stride_stream = source->nb[2];
-        last_turn().attention = nullptr;
-    }
     if (last_write().attention == dst && ctx.curr_stream_no == 0) {
         args.pending = last_write().write;
         args.inputs_ready = true; // the write came after them
@@ -270,9 +257,9 @@ template <ggml_type type> static void lift(const void *x, half *y, int64_t k, cu
 }
 
 // Strides in blocks; the output is contiguous.
-template <ggml_type type> static void lift_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02,
-                                                   int64_t ne03, int64_t s01, int64_t s02, int64_t s03,
-                                                   cudaStream_t stream) {
+template <ggml_type type>
+static void lift_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03, int64_t s01,
+                         int64_t s02, int64_t s03, cudaStream_t stream) {
     if (lift_keys(x, y, false, stream)) {
         return;
     }
@@ -298,9 +285,9 @@ template <ggml_type type> static void lift_other(const void *x, half *y, int64_t
     }
 }
 
-template <ggml_type type> static void lift_other_strided(const void *x, half *y, int64_t ne00, int64_t ne01,
-                                                         int64_t ne02, int64_t ne03, int64_t s01, int64_t s02,
-                                                         int64_t s03, cudaStream_t stream) {
+template <ggml_type type>
+static void lift_other_strided(const void *x, half *y, int64_t ne00, int64_t ne01, int64_t ne02, int64_t ne03,
+                               int64_t s01, int64_t s02, int64_t s03, cudaStream_t stream) {
     if (!lift_keys(x, y, false, stream)) {
         const turbo_cuda_lifting upstream(nullptr);
         ggml_get_to_fp16_nc_cuda(type)(x, y, ne00, ne01, ne02, ne03, s01, s02, s03, stream);
@@ -309,7 +296,7 @@ template <ggml_type type> static void lift_other_strided(const void *x, half *y,
 
 to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
     switch ((int) type) {
-#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V)                                                              \
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) \
     case GGML_TYPE_##NAME: return lift<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE
@@ -321,7 +308,7 @@ to_fp16_cuda_t turbo_cuda_to_fp16(ggml_type type) {
 
 to_fp16_nc_cuda_t turbo_cuda_to_fp16_nc(ggml_type type) {
     switch ((int) type) {
-#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V)                                                              \
+#define TURBO_CASE(NAME, name, family, k, n, bytes, L, V) \
     case GGML_TYPE_##NAME: return lift_strided<GGML_TYPE_##NAME>;
         TURBO_TYPES(TURBO_CASE)
 #undef TURBO_CASE

@@ -76,22 +76,6 @@ struct noted_scale {
 };
 noted_scale &last_scale();
 
-// Likewise what its queries go through first, and where they are before that: [head_dim, heads, tokens]. The nodes that
-// would have done it are left out, so whoever else is about to read their result has it made first (make_turned).
-struct noted_turn {
-    const ggml_tensor *attention; // null: there is none
-    head_turn turn;
-    const ggml_tensor *source;
-    ggml_tensor *norm, *mul, *rope; // the nodes
-};
-noted_turn &last_turn();
-void make_turned(ggml_backend_cuda_context &ctx);
-
-// What the queries of an attention are before they are normalised, turned and scaled, if they are.
-const ggml_tensor *queries_before(const ggml_tensor *attention);
-// Could `attention` turn its queries, if they are what `source` has?
-bool attention_turns_queries(int device, const ggml_tensor *attention, const ggml_tensor *source);
-
 // Writes that come after their attention, beside what follows it (ggml_later.cu).
 void put_off(const ggml_tensor *attention, const write_tensor &k, const write_tensor &v);
 bool is_put_off(const ggml_tensor *attention);

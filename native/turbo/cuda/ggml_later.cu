@@ -73,7 +73,6 @@ void turbo_cuda::write_put_off(ggml_backend_cuda_context &ctx, const ggml_tensor
 
 void turbo_cuda::forget_put_off() {
     state().attention = nullptr;
-    last_turn().attention = nullptr;
     if (!state().caches.empty()) { // after an error, and nobody will wait for them
         state().caches.clear();
         (void) cudaDeviceSynchronize();
@@ -102,41 +101,13 @@ void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *
     }
 }
 
-// The tensors behind the rows of a write: what they are views of, and what they were before K is turned, scaled and
-// centred.
+// The tensors behind the rows of a write: what they are views of, and what they were before K is scaled and centred.
 static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
     while (t != nullptr) {
         params->add_alloc_dep(params->user_data, t->view_src != nullptr ? t->view_src : t, until);
-        if (t->op == GGML_OP_ROPE) { // the positions
-            params->add_alloc_dep(params->user_data, t->src[1], until);
-        }
-        const bool leads_on = ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB ||
-                              t->op == GGML_OP_ROPE || t->op == GGML_OP_RMS_NORM || subtracts_runs(t);
+        const bool leads_on =
+            ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB || subtracts_runs(t);
         t = leads_on ? t->src[0] : nullptr;
-    }
-}
-
-// The attention that follows a node.
-static ggml_tensor *attention_after(ggml_tensor **node, ggml_tensor **end) {
-    node = std::find_if(node, end, [](const ggml_tensor *t) { return t->op == GGML_OP_FLASH_ATTN_EXT; });
-    return node < end ? *node : nullptr;
-}
-
-// Queries that an attention turns itself are read when it runs, and so are the rows of the newest tokens.
-static void keep_until_attention(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
-    ggml_tensor **end = cgraph->nodes + cgraph->n_nodes;
-    for (ggml_tensor **node = cgraph->nodes; node < end; node++) {
-        ggml_tensor *t = *node;
-        if (t->op == GGML_OP_FLASH_ATTN_EXT && t->src[0]->ne[1] * t->src[0]->ne[3] <= turbo_max_rows) {
-            if (queries_before(t) != nullptr) {
-                keep_source(t->src[0], t, params);
-            }
-        } else if (t->op == GGML_OP_SET_ROWS && turbo_type_is(t->type) && t->src[1]->ne[0] <= turbo_max_rows) {
-            ggml_tensor *attention = attention_after(node, end);
-            if (attention != nullptr) {
-                keep_source(t->src[0], attention, params);
-            }
-        }
     }
 }
 
@@ -161,7 +132,6 @@ void turbo_cuda_keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_param
 void turbo_cuda_keep(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     if (cgraph->n_nodes > 0) {
         turbo_cuda_keep_rows(cgraph, params);
-        keep_until_attention(cgraph, params);
         turbo_cuda_keep_up_gate(cgraph, params);
     }
 }

@@ -2,8 +2,6 @@
 
 #include "turbo/cuda/ggml_glue.cuh"
 
-#include "ggml-cuda/rope.cuh"
-
 #include <algorithm>
 
 using namespace turbo_cuda;
@@ -87,78 +85,6 @@ static const float *row_vector(const ggml_cgraph *cgraph, int i, int next, int64
     return rows && read && ggml_node_has_n_uses(cgraph, i, 1) ? (const float *) vector->data : nullptr;
 }
 
-// Are the rows that `reads` has those of `node`, whole and in order, and read by nobody else?
-static bool alone_reads(const ggml_cgraph *cgraph, const ggml_tensor *reads, int node) {
-    const ggml_tensor *rows = cgraph->nodes[node];
-    return (reads == rows || reads->view_src == rows) && reads->view_offs == 0 &&
-           ggml_nelements(reads) == ggml_nelements(rows) && ggml_node_has_n_uses(cgraph, node, 1) &&
-           !(rows->flags & GGML_TENSOR_FLAG_OUTPUT);
-}
-
-// The norm and rotary encoding of heads that begin at a node, as a kernel can do them on the way.
-struct turned_heads {
-    head_turn turn;
-    const ggml_tensor *source; // before them: [head_dim, heads, tokens]
-    int rope;                  // the node that ends them; -1: there are none
-    ggml_tensor *norm, *mul;   // nodes before it, or null
-};
-
-static turned_heads turned_at(const ggml_cgraph *cgraph, int i) {
-    turned_heads t = {};
-    t.rope = -1;
-    int at = i;
-    const ggml_tensor *norm = nullptr;
-    if (cgraph->nodes[i]->op == GGML_OP_RMS_NORM) {
-        norm = cgraph->nodes[i];
-        const int mul = next_computing(cgraph, i), rope = mul < cgraph->n_nodes ? next_computing(cgraph, mul) : mul;
-        if (rope >= cgraph->n_nodes || cgraph->nodes[mul]->op != GGML_OP_MUL) {
-            return t;
-        }
-        const ggml_tensor *weight = cgraph->nodes[mul]->src[1];
-        if (cgraph->nodes[mul]->src[0] != norm || !alone_reads(cgraph, norm, i) || weight->type != GGML_TYPE_F32 ||
-            !ggml_is_contiguous(weight) || weight->ne[0] != norm->ne[0] || ggml_nelements(weight) != norm->ne[0] ||
-            cgraph->nodes[rope]->src[0] != cgraph->nodes[mul] || !alone_reads(cgraph, cgraph->nodes[mul], mul)) {
-            return t;
-        }
-        t.turn.norm = (const float *) weight->data;
-        memcpy(&t.turn.eps, norm->op_params, sizeof(float));
-        at = rope;
-    }
-    const ggml_tensor *rope = cgraph->nodes[at];
-    if (rope->op != GGML_OP_ROPE) {
-        return t;
-    }
-    const ggml_tensor *x = norm != nullptr ? norm->src[0] : rope->src[0], *positions = rope->src[1];
-    const int32_t *ints = rope->op_params;
-    const auto number = [&](int index) {
-        float value;
-        memcpy(&value, ints + index, sizeof(value));
-        return value;
-    };
-    const int n_dims = ints[1], mode = ints[2], n_ctx_orig = ints[4], offset = ints[15];
-    const bool rows = x->type == GGML_TYPE_F32 && rope->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
-                      x->nb[1] == x->ne[0] * sizeof(float) && x->nb[2] % 16 == 0 && (uintptr_t) x->data % 16 == 0 &&
-                      x->ne[3] == 1 && ggml_is_contiguous(rope);
-    if (!rows || (x->ne[0] != 64 && x->ne[0] != 128) ||
-        (mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX) || n_dims % 8 != 0 || n_dims > x->ne[0] ||
-        offset != 0 || positions->type != GGML_TYPE_I32 || ggml_nelements(positions) != x->ne[2]) {
-        return t;
-    }
-    float corrections[2];
-    ggml_rope_yarn_corr_dims(n_dims, n_ctx_orig, number(5), number(9), number(10), corrections);
-    t.turn.positions = (const int32_t *) positions->data;
-    t.turn.freq_factors = rope->src[2] != nullptr ? (const float *) rope->src[2]->data : nullptr;
-    t.turn.n_dims = n_dims, t.turn.neox = mode == GGML_ROPE_TYPE_NEOX;
-    t.turn.theta_scale = powf(number(5), -2.0f / n_dims);
-    t.turn.freq_scale = number(6), t.turn.ext_factor = number(7), t.turn.attn_factor = number(8);
-    t.turn.corr_low = corrections[0], t.turn.corr_high = corrections[1];
-    t.source = x;
-    t.rope = at;
-    t.norm = norm != nullptr ? cgraph->nodes[i] : nullptr;
-    t.mul = norm != nullptr ? cgraph->nodes[next_computing(cgraph, i)] : nullptr;
-    return t;
-}
-
 // Read the rows of a write from before node i, which would have been their last change.
 static void read_before(write_tensor &w, const ggml_tensor *keys) {
     const int token = keys->ne[0] == w.row_values ? 1 : 2; // dim of the tokens
@@ -178,11 +104,6 @@ noted_write &turbo_cuda::last_write() {
 
 noted_scale &turbo_cuda::last_scale() {
     static thread_local noted_scale noted;
-    return noted;
-}
-
-noted_turn &turbo_cuda::last_turn() {
-    static thread_local noted_turn noted;
     return noted;
 }
 
@@ -213,7 +134,6 @@ static void note_write(const ggml_cgraph *cgraph, int i, const ggml_tensor *cons
     noted.write.n_rows = writes[0].n_rows;
     noted.write.first_token = first_token_of(attention->src[1], nodes[0], writes[0]);
     noted.write.blocks = write_blocks(writes[0], &writes[1]);
-    noted.write.turn = writes[0].turn;
     noted.write.factor = writes[0].factor;
     noted.write.centre = writes[0].centre;
     for (int t = 0; t < 2; t++) {
@@ -239,10 +159,9 @@ static bool centres_rows(const ggml_cgraph *cgraph, int i, int next) {
            write->src[1]->type == ids->type && write->src[1]->ne[0] == ids->ne[0] && ggml_node_has_n_uses(cgraph, i, 1);
 }
 
-// Launch K's or V's write that begins at node i together with what comes before it (keys are turned, which `turned`
-// has, then scaled, then centred) and the other write after it. Returns the last node covered, -1 if there is nothing
-// to put together.
-static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i, const turned_heads &turned) {
+// Launch K's or V's write that begins at node i together with what comes before it (keys are scaled, then centred) and
+// the other write after it. Returns the last node covered, -1 if there is nothing to put together.
+static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
     int at = i, nodes[2] = {-1, -1}; // MUL, and SUB or the centres of runs
     for (int n = 0; n < 2 && at < cgraph->n_nodes; n++) {
         const ggml_tensor *node = cgraph->nodes[at];
@@ -276,20 +195,11 @@ static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
         read_before(k, node->src[0]);
         next = nodes[n];
     }
-    if (turned.rope >= 0) {
-        if (!alone_reads(cgraph, cgraph->nodes[i]->src[0], turned.rope) || turned.source->ne[0] != k.block ||
-            turned.source->ne[0] * turned.source->ne[1] != k.row_values || turned.source->ne[2] != k.n_rows) {
-            return -1;
-        }
-        k.turn = turned.turn;
-        k.source = (const char *) turned.source->data;
-        k.source_stride[0] = turned.source->nb[2];
-    }
     const int next = next_computing(cgraph, at);
     ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
-    const bool pair =
-        second != nullptr && writes_cache(second) && first->data != second->data && second->src[0]->data != first->data;
-    if (!pair && at == i && turned.rope < 0) {
+    const bool pair = second != nullptr && writes_cache(second) && first->data != second->data &&
+                      second->src[0]->data != first->data;
+    if (!pair && at == i) {
         return -1;
     }
     const write_tensor v = pair ? make_set_rows(second) : write_tensor{};
@@ -330,60 +240,7 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
     return nullptr;
 }
 
-const ggml_tensor *turbo_cuda::queries_before(const ggml_tensor *attention) {
-    const ggml_tensor *q = base_of(attention->src[0]);
-    q = q->op == GGML_OP_MUL ? base_of(q->src[0]) : q;
-    if (q->op != GGML_OP_ROPE) {
-        return nullptr;
-    }
-    const ggml_tensor *before = q->src[0];
-    const bool normalised = before->op == GGML_OP_MUL && before->src[0]->op == GGML_OP_RMS_NORM;
-    return normalised ? before->src[0]->src[0] : before;
-}
-
-void turbo_cuda::make_turned(ggml_backend_cuda_context &ctx) {
-    const noted_turn noted = last_turn();
-    last_turn().attention = nullptr;
-    if (noted.attention != nullptr) {
-        ggml_cuda_op_rms_norm_mul_rope_fused(ctx, noted.norm, noted.mul, noted.rope, nullptr);
-    }
-}
-
-// Do the nodes that end with `turned.rope` make queries that their attention can turn itself? Then they are left out. A
-// node alone cannot be: so it is done for queries that are normalised, too.
-static bool leave_out_turn(const ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
-                           const turned_heads &turned) {
-    ggml_tensor *rope = cgraph->nodes[turned.rope];
-    if (turned.norm == nullptr || turned.source->ne[2] > turbo_max_rows || last_turn().attention != nullptr ||
-        !ggml_node_has_n_uses(cgraph, turned.rope, 1) || (rope->flags & GGML_TENSOR_FLAG_OUTPUT)) {
-        return false;
-    }
-    for (int at = turned.rope, n = 0; n < 24 && at < cgraph->n_nodes; n++, at = next_computing(cgraph, at)) {
-        const ggml_tensor *attention = cgraph->nodes[at];
-        if (attention->op == GGML_OP_FLASH_ATTN_EXT) {
-            if (queries_before(attention) != turned.source ||
-                !attention_turns_queries(ctx.device, attention, turned.source)) {
-                return false;
-            }
-            last_turn() = {attention, turned.turn, turned.source, turned.norm, turned.mul, rope};
-            return true;
-        }
-    }
-    return false;
-}
-
-// Is what queries have been left untouched about to be read by anything but the attention that turns them?
-static bool reads_left_out(const ggml_tensor *node) {
-    const noted_turn &noted = last_turn();
-    if (noted.attention == nullptr || node == noted.attention) {
-        return false;
-    }
-    return std::any_of(node->src, node->src + GGML_MAX_SRC,
-                       [&](const ggml_tensor *t) { return t != nullptr && base_of(t) == noted.rope; });
-}
-
-// Put node i together with what follows; how many further nodes that covers.
-static int fuse_at(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
+int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     last_stream() = ctx.stream();
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write().attention) {
         last_write().attention = nullptr; // something else comes between
@@ -396,27 +253,13 @@ static int fuse_at(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     if (ctx.curr_stream_no != 0) {
         return 0;
     }
-    const turned_heads turned = turned_at(cgraph, i);
-    const int after = turned.rope < 0 ? i : next_computing(cgraph, turned.rope);
-    if (after >= cgraph->n_nodes) {
+    const ggml_tensor *attention = scales_own_queries(ctx, cgraph, i);
+    const int last = fuse_write(ctx, cgraph, attention != nullptr ? next_computing(cgraph, i) : i);
+    if (last < 0) {
         return 0;
     }
-    const ggml_tensor *attention = scales_own_queries(ctx, cgraph, after);
-    const int first = attention != nullptr ? next_computing(cgraph, after) : after,
-              last = first < cgraph->n_nodes ? fuse_write(ctx, cgraph, first, turned) : -1;
-    if (last < 0) {
-        return turned.rope >= 0 && leave_out_turn(ctx, cgraph, turned) ? turned.rope - i : 0;
-    }
     if (attention != nullptr) {
-        last_scale() = {attention, (const float *) cgraph->nodes[after]->src[1]->data};
+        last_scale() = {attention, (const float *) cgraph->nodes[i]->src[1]->data};
     }
     return last - i;
-}
-
-int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
-    const int covered = fuse_at(ctx, cgraph, i);
-    if (covered == 0 && reads_left_out(cgraph->nodes[i])) {
-        make_turned(ctx);
-    }
-    return covered;
 }

@@ -1,6 +1,5 @@
 // Kernels that encode rows into blocks and decode them again.
 
-#include "head_turn.cuh"
 #include "launch.cuh"
 #include "runs.cuh"
 #include "trellis_batch.cuh"
@@ -20,7 +19,6 @@ struct row_place {
     const char *source;
     char *target;
     const __half *lacks; // of its run, or null
-    int token;           // i1
 };
 
 static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, int row) {
@@ -33,7 +31,7 @@ static __device__ __forceinline__ row_place place_of_row(const write_tensor &w, 
     }
     return {w.source + i1 * w.source_stride[0] + i2 * w.source_stride[1] + i3 * w.source_stride[2],
             w.target + target_row * w.target_stride[0] + i2 * w.target_stride[1] + i3 * w.target_stride[2],
-            run_of_cell(w.runs, target_row), i1};
+            run_of_cell(w.runs, target_row)};
 }
 
 struct block_place {
@@ -41,7 +39,6 @@ struct block_place {
     uint8_t *target;
     int first;           // value of the row
     const __half *lacks; // as of the row
-    int token;
 };
 
 template <int n>
@@ -52,12 +49,6 @@ static __device__ __forceinline__ void load_block(const write_tensor &w, const b
     for (int i = 0; i < n / 32; i++) {
         x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
                              : reinterpret_cast<const float *>(source)[at + i];
-    }
-    if (w.turn.positions != nullptr) {
-        turn_head<32>(w.turn, place.token, x);
-    }
-#pragma unroll
-    for (int i = 0; i < n / 32; i++) {
         if (w.factor != nullptr) {
             x[i] *= w.factor[at + i];
         }
@@ -80,7 +71,7 @@ static __device__ __forceinline__ block_place place_of_block(const write_tensor 
     const int blocks = w.row_values / n, row = index / blocks, block = index - row * blocks;
     const row_place place = place_of_row(w, row);
     return {place.source, reinterpret_cast<uint8_t *>(place.target) + block * format::block_bytes(n), block * n,
-            place.lacks, place.token};
+            place.lacks};
 }
 
 template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index) {
@@ -204,7 +195,8 @@ static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
 // for them, share a multiprocessor's schedulers evenly, as two thread blocks of six warps would not.
 static constexpr int batch_groups = 2;
 
-template <class format, int n> static __global__ void __launch_bounds__(batch_groups *trellis_warps * 32, 1)
+template <class format, int n>
+static __global__ void __launch_bounds__(batch_groups * trellis_warps * 32, 1)
     write_batch_kernel(const __grid_constant__ write_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     constexpr int threads = trellis_warps * 32;
@@ -360,8 +352,9 @@ static __device__ __forceinline__ void read_block(const read_tensor &r, const ch
     }
 }
 
-template <int n> static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source,
-                                                                       char *target, int block) {
+template <int n>
+static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source, char *target,
+                                                      int block) {
     switch (r.format) {
         case KV_TURBO2: read_block<format_turbo2, n>(r, source, target, block); break;
         case KV_TURBO3: read_block<format_turbo3, n>(r, source, target, block); break;

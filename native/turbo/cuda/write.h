@@ -17,7 +17,6 @@ struct write_tensor {
     int64_t ids_stride[3];
     int ids_ne[2];       // of dims 1 and 2
     int ids_64;          // i64, else i32
-    head_turn turn;      // of the rows, first; only where a block is a head. The token of a row is i1
     const float *factor; // every row counts times these (row_values of them), or null
     const float *centre; // then subtracted from every row (row_values of them), or null
     key_runs runs;       // likewise, by the row of the target it goes to; with runs there is no centre

@@ -229,8 +229,8 @@ template <class shape> struct shared_layout {
     // What outlives the walk: pending rows, the first run, the maximum of every column [warp][column], and the barriers
     // [group][2 * ring_slots]. Those would have to be invalidated before their memory is used for anything else: what
     // came there instead was lost when several processes shared the device, once in 50,000 launches.
-    static constexpr int maxima_at = 16, barriers_at = maxima_at + 16 * shape::columns * (int) sizeof(float),
-                         header = barriers_at + 16 * 2 * ring_slots * (int) sizeof(uint64_t);
+    static constexpr int maxima_at = 16, barriers_at = maxima_at + shape::warps * shape::columns * (int) sizeof(float),
+                         header = barriers_at + shape::warps * 2 * ring_slots * (int) sizeof(uint64_t);
     __device__ pending_rows *pending() const { return reinterpret_cast<pending_rows *>(base); }
     __device__ int *first_run() const { return reinterpret_cast<int *>(base + 8); } // of the block's stretch
     __device__ float *maxima() const { return reinterpret_cast<float *>(base + maxima_at); }

@@ -46,6 +46,7 @@ static cudaError_t launch_combine(attend_params p, const attend_args &args, cuda
 template <class shape, int warps>
 static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
     static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
+    static_assert(warps == shape::warps, "shared memory is laid out for so many");
     p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
     const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
     share_units(p, (args.n_kv + 15) / 16);

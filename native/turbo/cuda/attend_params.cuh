@@ -129,6 +129,8 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int head_dim = blocks * block_values;
     static constexpr int look_up = own_look_up(k_format, v_format, head_dim, slices);
     static constexpr int columns = 8 * tiles;
+    static constexpr int warps =
+        head_dim <= 128 && tiles == 1 ? 16 : 8; // of a thread block: fewer that need more registers
     // Accumulators of a block and tile of columns, four values each: what tile_values and the like put out.
     static constexpr int outputs = v_format == KV_Q8_0 ? 9 : values_per_lane / 4;
     // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.

@@ -111,6 +111,21 @@ static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_o
     }
 }
 
+// The rows of several new tokens, which the attention may take from there while it writes its output.
+static void keep_until_attention(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+    ggml_tensor **end = cgraph->nodes + cgraph->n_nodes;
+    for (ggml_tensor **node = cgraph->nodes; node < end; node++) {
+        if ((*node)->op == GGML_OP_SET_ROWS && turbo_type_is((*node)->type) && (*node)->src[1]->ne[0] > 1 &&
+            (*node)->src[1]->ne[0] <= turbo_max_rows) {
+            ggml_tensor **attention =
+                std::find_if(node, end, [](const ggml_tensor *t) { return t->op == GGML_OP_FLASH_ATTN_EXT; });
+            if (attention < end) {
+                keep_source((*node)->src[0], *attention, params);
+            }
+        }
+    }
+}
+
 void turbo_cuda_keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     const auto writes_row = [](const ggml_tensor *node) {
         return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && node->src[1]->ne[0] == 1;
@@ -132,6 +147,7 @@ void turbo_cuda_keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_param
 void turbo_cuda_keep(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     if (cgraph->n_nodes > 0) {
         turbo_cuda_keep_rows(cgraph, params);
+        keep_until_attention(cgraph, params);
         turbo_cuda_keep_up_gate(cgraph, params);
     }
 }

@@ -140,6 +140,7 @@ static double run_case(const overlap_case &c, std::mt19937 &rng, const cudaDevic
     } else {
         a.pending.centre = k.write.centre = dcentre.data;
     }
+    k.write.early = v.write.early = c.later || c.skip; // ids and centres have long been there
     a.n_streams = 1, a.n_kv = c.n_kv, a.scale = 1.0f / std::sqrt((float) c.head_dim);
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
     a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);

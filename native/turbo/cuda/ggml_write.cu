@@ -35,7 +35,9 @@ static write_tensor make_set_rows(ggml_tensor *dst) {
     for (int i = 0; i < 3; i++) {
         w.ids_stride[i] = ids->nb[i];
     }
+    w.early = ids->op == GGML_OP_NONE;
     if (dst->src[3] != nullptr) {
+        w.early &= dst->src[3]->op == GGML_OP_NONE;
         GGML_ASSERT(dst->src[3]->type == GGML_TYPE_F32 && ggml_nelements(dst->src[3]) == w.row_values);
         w.centre = (const float *) dst->src[3]->data;
     }
@@ -191,14 +193,15 @@ static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
                 return -1;
             }
             (n == 0 ? k.factor : k.centre) = vector;
+            k.early &= (node->src[1]->view_src != nullptr ? node->src[1]->view_src : node->src[1])->op == GGML_OP_NONE;
         }
         read_before(k, node->src[0]);
         next = nodes[n];
     }
     const int next = next_computing(cgraph, at);
     ggml_tensor *second = next < cgraph->n_nodes ? cgraph->nodes[next] : nullptr;
-    const bool pair = second != nullptr && writes_cache(second) && first->data != second->data &&
-                      second->src[0]->data != first->data;
+    const bool pair =
+        second != nullptr && writes_cache(second) && first->data != second->data && second->src[0]->data != first->data;
     if (!pair && at == i) {
         return -1;
     }

@@ -41,29 +41,57 @@ struct block_place {
     const __half *lacks; // as of the row
 };
 
-template <int n>
-static __device__ __forceinline__ void load_block(const write_tensor &w, const block_place &place, float (&x)[n / 32]) {
+// What a lane's values of a block count, and what they lose.
+template <int n> struct block_changes {
+    float factor[n / 32], less[n / 32];
+
+    __device__ __forceinline__ block_changes(const write_tensor &w, const block_place &place) {
+        const int at = place.first + (threadIdx.x & 31) * (n / 32);
+#pragma unroll
+        for (int i = 0; i < n / 32; i++) {
+            factor[i] = w.factor != nullptr ? w.factor[at + i] : 1.0f;
+            less[i] = w.centre != nullptr ? w.centre[at + i] : 0.0f;
+        }
+        if (place.lacks != nullptr) {
+            const __half2 *lacks = reinterpret_cast<const __half2 *>(place.lacks + at);
+#pragma unroll
+            for (int i = 0; i < n / 32; i += 2) {
+                const float2 c = __half22float2(lacks[i / 2]);
+                less[i] = c.x, less[i + 1] = c.y;
+            }
+        }
+    }
+};
+
+template <int n> static __device__ __forceinline__ void
+load_block(const write_tensor &w, const block_place &place, const block_changes<n> &changes, float (&x)[n / 32]) {
     const char *source = place.source;
     const int at = place.first + (threadIdx.x & 31) * (n / 32);
 #pragma unroll
     for (int i = 0; i < n / 32; i++) {
         x[i] = w.source_half ? __half2float(reinterpret_cast<const __half *>(source)[at + i])
                              : reinterpret_cast<const float *>(source)[at + i];
-        if (w.factor != nullptr) {
-            x[i] *= w.factor[at + i];
-        }
-        if (w.centre != nullptr) {
-            x[i] -= w.centre[at + i];
-        }
     }
-    if (place.lacks != nullptr) {
-        const __half2 *lacks = reinterpret_cast<const __half2 *>(place.lacks + at);
 #pragma unroll
-        for (int i = 0; i < n / 32; i += 2) {
-            const float2 c = __half22float2(lacks[i / 2]);
-            x[i] -= c.x, x[i + 1] -= c.y;
-        }
+    for (int i = 0; i < n / 32; i++) {
+        x[i] = fmaf(x[i], changes.factor[i], -changes.less[i]);
     }
+}
+
+template <int n>
+static __device__ __forceinline__ void load_block(const write_tensor &w, const block_place &place, float (&x)[n / 32]) {
+    load_block<n>(w, place, block_changes<n>(w, place), x);
+}
+
+// The same for a launch whose rows are all that has to be waited for; whatever else is needed is fetched meanwhile.
+template <int n> static __device__ __forceinline__ void
+load_block_early(const write_tensor &w, const block_place &place, bool early, float (&x)[n / 32]) {
+    const block_changes<n> changes(w, place);
+    if (early) {
+        wait_for_previous_kernel();
+        let_next_kernel_start(); // the attention waits for this kernel's end
+    }
+    load_block<n>(w, place, changes, x);
 }
 
 template <class format, int n>
@@ -74,10 +102,11 @@ static __device__ __forceinline__ block_place place_of_block(const write_tensor 
             place.lacks};
 }
 
-template <class format, int n> static __device__ __forceinline__ void write_block(const write_tensor &w, int index) {
+template <class format, int n>
+static __device__ __forceinline__ void write_block(const write_tensor &w, int index, bool early) {
     const block_place place = place_of_block<format, n>(w, index);
     float x[n / 32];
-    load_block<n>(w, place, x);
+    load_block_early<n>(w, place, early, x);
     encode_scalar<format, n>(place.target, x);
 }
 
@@ -96,11 +125,11 @@ struct format_q8_0 {
     static __device__ __forceinline__ int block_bytes(int n) { return n / 32 * 34; }
 };
 
-template <int n> static __device__ __forceinline__ void write_q8_0(const write_tensor &w, int index) {
+template <int n> static __device__ __forceinline__ void write_q8_0(const write_tensor &w, int index, bool early) {
     constexpr int values = n / 32, lanes = 32 / values;
     const block_place place = place_of_block<format_q8_0, n>(w, index);
     float x[values], top = 0.0f;
-    load_block<n>(w, place, x);
+    load_block_early<n>(w, place, early, x);
 #pragma unroll
     for (int i = 0; i < values; i++) {
         top = fmaxf(top, fabsf(x[i]));
@@ -124,12 +153,12 @@ template <int n> static __device__ __forceinline__ void write_q8_0(const write_t
 }
 
 // Formats without a trellis: a warp a block.
-template <int n> static __device__ __forceinline__ void write_scalar(const write_tensor &w, int index) {
+template <int n> static __device__ __forceinline__ void write_scalar(const write_tensor &w, int index, bool early) {
     switch (w.format) {
-        case KV_Q8_0: write_q8_0<n>(w, index); break;
-        case KV_TURBO2: write_block<format_turbo2, n>(w, index); break;
-        case KV_TURBO3: write_block<format_turbo3, n>(w, index); break;
-        case KV_TURBO4: write_block<format_turbo4, n>(w, index); break;
+        case KV_Q8_0: write_q8_0<n>(w, index, early); break;
+        case KV_TURBO2: write_block<format_turbo2, n>(w, index, early); break;
+        case KV_TURBO3: write_block<format_turbo3, n>(w, index, early); break;
+        case KV_TURBO4: write_block<format_turbo4, n>(w, index, early); break;
     }
 }
 
@@ -151,15 +180,17 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
     write_scalar_kernel(const __grid_constant__ write_params p) {
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x * scalar_warps + threadIdx.x / 32;
-    wait_for_previous_kernel();
-    let_next_kernel_start(); // the attention waits for this kernel's end
+    if (!w.early) {
+        wait_for_previous_kernel();
+        let_next_kernel_start(); // the attention waits for this kernel's end
+    }
     if (index >= w.n_rows * (w.row_values / w.block)) {
         return;
     }
     if (w.block == 128) {
-        write_scalar<128>(w, index);
+        write_scalar<128>(w, index, w.early);
     } else {
-        write_scalar<64>(w, index);
+        write_scalar<64>(w, index, w.early);
     }
 }
 
@@ -179,9 +210,9 @@ static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
         wait_for_previous_kernel();
         if (threadIdx.x < 32) { // its end lets the next kernel start
             if (w.block == 128) {
-                write_scalar<128>(w, index);
+                write_scalar<128>(w, index, false);
             } else {
-                write_scalar<64>(w, index);
+                write_scalar<64>(w, index, false);
             }
         }
     } else if (w.block == 128) {
@@ -195,8 +226,7 @@ static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
 // for them, share a multiprocessor's schedulers evenly, as two thread blocks of six warps would not.
 static constexpr int batch_groups = 2;
 
-template <class format, int n>
-static __global__ void __launch_bounds__(batch_groups * trellis_warps * 32, 1)
+template <class format, int n> static __global__ void __launch_bounds__(batch_groups *trellis_warps * 32, 1)
     write_batch_kernel(const __grid_constant__ write_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     constexpr int threads = trellis_warps * 32;
@@ -352,9 +382,8 @@ static __device__ __forceinline__ void read_block(const read_tensor &r, const ch
     }
 }
 
-template <int n>
-static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source, char *target,
-                                                      int block) {
+template <int n> static __device__ __forceinline__ void read_by_format(const read_tensor &r, const char *source,
+                                                                       char *target, int block) {
     switch (r.format) {
         case KV_TURBO2: read_block<format_turbo2, n>(r, source, target, block); break;
         case KV_TURBO3: read_block<format_turbo3, n>(r, source, target, block); break;

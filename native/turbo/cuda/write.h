@@ -15,8 +15,9 @@ struct write_tensor {
     int64_t target_stride[3];
     const char *ids; // row index in dim 1 of the target for (i1, i2 % ids_ne[1], i3 % ids_ne[2]), or null: i1
     int64_t ids_stride[3];
-    int ids_ne[2];       // of dims 1 and 2
-    int ids_64;          // i64, else i32
+    int ids_ne[2]; // of dims 1 and 2
+    int ids_64;    // i64, else i32
+    int early; // ids and the vectors below were there before the launch before this one: only the rows are waited for
     const float *factor; // every row counts times these (row_values of them), or null
     const float *centre; // then subtracted from every row (row_values of them), or null
     key_runs runs;       // likewise, by the row of the target it goes to; with runs there is no centre

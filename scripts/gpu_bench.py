@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure everything that docs/performance.md, docs/levers.md and docs/results say about a GPU, with one command.
 
-    gpu_bench.py [--shape qwen3moe-30b-a3b,gemma4-26b-a4b] [--parts speed,lab] [--budget 150] [--out docs/results]
+    gpu_bench.py [--shape qwen3moe-30b-a3b,gemma4-26b-a4b] [--parts speed,lab] [--budget 180] [--out docs/results]
 
 Models have the shapes of real ones and random weights: speed does not depend on their values. A model file (17 GB for
 the largest) is written to --work for its measurements and removed afterwards unless --keep.

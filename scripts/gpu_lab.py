@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measure what the lever map is made of on a model of real shape: phases, launches, graphs x fused up+gate, batches.
 
-    gpu_lab.py [--shape qwen3moe-30b-a3b,gemma4-26b-a4b] [--budget 150] [--out docs/results]
+    gpu_lab.py [--shape qwen3moe-30b-a3b,gemma4-26b-a4b] [--budget 180] [--out docs/results]
 
 Weights are random: speed does not depend on their values. For each shape one file lab-SHAPE.jsonl is written, record by
 record, so that what was measured survives an interruption:
 
-* one token at depth 0 and at the largest depth, short batches (4 and 8 tokens) there, 512 tokens at 32,768
+* one token at depth 0 and at the largest depth, short batches (4 and 8 tokens) there, 512 tokens at 32,768 behind a cache
+  that was computed: which experts many tokens choose, and so how long those take, depends on what they attend to
 * the same greedy tokens with and without CUDA graphs and fused up+gate
 * kernel launches, CUDA graph launches and fused expert matmuls, counted
 * a phase table for every KV type and depth, through CUPTI, graphs on
@@ -82,7 +83,7 @@ class Cell:
             self._attempt(
                 "bench",
                 f"pp{args.prompt} @ d{prefill}",
-                lambda: self._speed(args.prompt, 0, prefill, args.repeats),
+                lambda: self._speed(args.prompt, 0, prefill, args.repeats, "prefill"),
             )
         for pair in self.pairs:
             name = "/".join(dict.fromkeys(pair))
@@ -106,11 +107,11 @@ class Cell:
             self.results.add({"kind": kind, "what": what, "status": "failed", "reason": error.message})
         self.budget.say(f"{kind} {what}")
 
-    def _speed(self, n_prompt: int, n_gen: int, depth: int, repeats: int) -> None:
+    def _speed(self, n_prompt: int, n_gen: int, depth: int, repeats: int, fill: str = "synthetic") -> None:
         from pyllama_turbo.bench import BenchOptions, Matrix, Test, run_group
 
         matrix = Matrix((Test(n_prompt, n_gen),), (depth,), self.pairs)
-        options = BenchOptions(repeats, fill_mode="synthetic" if depth else "auto", context=self.context)
+        options = BenchOptions(repeats, fill_mode=fill if depth else "auto", context=self.context)
         for group in matrix.groups():
             for row in run_group(self.model, group, options, self.common):
                 self.results.add(row.record())
@@ -224,7 +225,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--shape", default=SHAPES, help=f"shapes of make_model.py [{SHAPES}]")
     parser.add_argument("--model", type=Path, help="a GGUF file instead of a written one; --shape then only names it")
     parser.add_argument(
-        "--budget", type=float, default=150.0, metavar="SECONDS", help="time for the cells of a shape [150]"
+        "--budget", type=float, default=180.0, metavar="SECONDS", help="time for the cells of a shape [180]"
     )
     parser.add_argument("--kv", default=TYPES, help=f"KV pairs [{TYPES}]")
     parser.add_argument("--depths", default=DEPTHS, help=f"depths of the phase tables [{DEPTHS}]")

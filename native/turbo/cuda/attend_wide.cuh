@@ -365,10 +365,10 @@ template <class shape> static __global__ void __launch_bounds__(wide_threads, 1)
     __syncthreads();
     let_next_kernel_start();
     if (group < wide_heads) {
-        registers_up<most_registers>();
+        registers_up<shape::most_registers>();
         wide_multiply<shape>(p, layout, first_head, first_column, begin, end, group);
     } else {
-        registers_down<least_registers>();
+        registers_down<shape::least_registers>();
         const int unpacker = group - wide_heads;
         wide_unpack<shape>(p, layout, first_head, begin, end, unpacker % wide_heads, unpacker >= wide_heads);
     }

@@ -14,8 +14,6 @@ static constexpr int warpgroup = 128, wide_heads = 2, wide_columns = 64;
 static constexpr int wide_unit = 64;
 static constexpr int unpacking_threads = 2 * wide_heads * warpgroup,
                      wide_threads = wide_heads * warpgroup + unpacking_threads;
-// Registers of a thread that multiplies, and of one that unpacks: together all there are.
-static constexpr int most_registers = 160, least_registers = 40;
 
 // Where a lane's chunks go: a token is two rows of 64 halves, `keys` rows apart, exchanged as products expect it. Which
 // token of eight a lane has keeps stores of eight lanes in banks of their own.
@@ -39,6 +37,9 @@ template <int keys_, int slots_> struct wide_shape {
     static constexpr int head_dim = 128, chunks = head_dim / 8, columns = 16;
     static constexpr int tile_bytes = keys * head_dim * 2; // of K or V of a head, unpacked
     static constexpr int query_bytes = wide_columns * head_dim * 2;
+    // Registers of a thread that multiplies, and of one that unpacks: together all there are. Formats that leave room
+    // for three staged tiles are unpacked in fewer (measured).
+    static constexpr int most_registers = slots == 3 ? 160 : 144, least_registers = slots == 3 ? 40 : 48;
     using plain = attend_shape<1, 1, 1, 32, family_scalar>; // for what depends on the head only
 
     static __device__ __forceinline__ swizzled_chunks<keys> lane_chunks() { return {}; }

@@ -6,8 +6,8 @@
 Weights are random: speed does not depend on their values. For each shape one file lab-SHAPE.jsonl is written, record by
 record, so that what was measured survives an interruption:
 
-* one token at depth 0 and at the largest depth, short batches (4 and 8 tokens) there, 512 tokens at 32,768 behind a cache
-  that was computed: which experts many tokens choose, and so how long those take, depends on what they attend to
+* one token at depth 0 and at the largest depth, short batches (4 and 8 tokens) there, 512 tokens at 32,768, behind a
+  cache that was computed: which experts many tokens choose, and so how long those take, depends on what they attend to
 * the same greedy tokens with and without CUDA graphs and fused up+gate
 * kernel launches, CUDA graph launches and fused expert matmuls, counted
 * a phase table for every KV type and depth, through CUPTI, graphs on

@@ -13,6 +13,8 @@ from .plots import figures
 
 __all__ = ["STYLE", "failed_rows", "html_page", "markdown_page"]
 
+ORIGINS_ABOVE = 2  # as many machines or libraries are named before the figures; more come behind them
+ORIGINS_TITLE = "How it was measured"
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
@@ -45,6 +47,11 @@ def _html_origin(origin: Origin) -> str:
     return f'<div class="origin"><p>{html.escape("; ".join(origin.facts))}</p>\n{commands}</div>'
 
 
+def _origins_below(found: Sequence[Origin]) -> str:
+    """The sentence that stands for them above the figures; empty where they are there themselves."""
+    return f"{len(found)} combinations of machine and library." if len(found) > ORIGINS_ABOVE else ""
+
+
 def _html_figure(figure: Figure) -> str:
     return (
         f"<h2>{html.escape(figure.title)}</h2>\n<p class='note'>{html.escape(figure.note)}</p>\n{figure.svg}\n"
@@ -60,7 +67,14 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         title: heading.
     """
     parts = [f"<h1>{html.escape(title)}</h1>"]
-    parts += [_html_origin(origin) for origin in origins(records)]
+    found = origins(records)
+    measured = [_html_origin(origin) for origin in found]
+    if below := _origins_below(found):
+        parts.append(f'<p class="note"><a href="#measured">{ORIGINS_TITLE}</a>: {below}</p>')
+        measured.insert(0, f'<h2 id="measured">{ORIGINS_TITLE}</h2>')
+    else:
+        parts += measured
+        measured = []
     drawn = figures(records)
     parts += [_html_figure(figure) for figure in drawn]
     if not drawn:
@@ -69,6 +83,7 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         parts.append(
             "<h2>What could not be measured</h2>" + _html_table(("kind", "setting", "reason"), failed, "facts")
         )
+    parts += measured
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -90,12 +105,20 @@ def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def markdown_page(records: Sequence[Record], title: str = "Results") -> str:
     """The tables of the page as Markdown."""
     parts = [f"# {title}"]
-    parts += [
+    found = origins(records)
+    measured = [
         "\n".join([f"Measured on: {'; '.join(origin.facts)}", *(f"* `{command}`" for command in origin.commands)])
-        for origin in origins(records)
+        for origin in found
     ]
+    if below := _origins_below(found):
+        parts.append(f"[{ORIGINS_TITLE}](#{ORIGINS_TITLE.lower().replace(' ', '-')}): {below}")
+        measured.insert(0, f"## {ORIGINS_TITLE}")
+    else:
+        parts += measured
+        measured = []
     for figure in figures(records):
         parts.append(f"## {figure.title}\n{figure.note}\n\n{_markdown_table(figure.headers, figure.rows)}")
     if failed := failed_rows(records):
         parts.append("## What could not be measured\n" + _markdown_table(("kind", "setting", "reason"), failed))
+    parts += measured
     return "\n\n".join(parts) + "\n"

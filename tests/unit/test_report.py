@@ -296,6 +296,18 @@ def test_origins_keep_every_command() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("libraries", "above"), [(1, True), (2, True), (3, False)])
+def test_many_origins_come_behind_the_figures(libraries: int, above: bool) -> None:
+    machine = {"kind": "provenance", "gpus": [], "cpu": "C", "command": "run me", "time": "2026-01-01T00:00:00Z"}
+    records = [{**machine, "digest": f"d{i}"} for i in range(libraries)]
+    records += [kld("turbo3", "turbo3", 3.125, 0.06), kld("q8_0", "turbo3", 5.8, 0.01)]
+    (figure,) = figures(records)
+    for page in (html_page(records), markdown_page(records)):
+        assert page.count("run me") == libraries
+        assert (page.index("run me") < page.index(figure.title)) is above
+        assert ("3 combinations of machine and library" in page) is not above
+
+
 def test_one_row_for_each_depth_the_longest_and_latest() -> None:
     rows = [bench("turbo3", 0, 10.0), bench("turbo3", 0, 20.0), bench("turbo3", 0, 30.0, n_gen=4)]
     rows += [bench("turbo3", 64, 5.0), bench("q8_0", 0, 9.0), bench("q8_0", 0, 1.0, moe_fused=False)]

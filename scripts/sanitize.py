@@ -6,7 +6,8 @@
 native/turbo, native/shim and native/tests are compiled with both sanitizers (native/cmake/Sanitize.cmake) into
 native/build/sanitize, upstream's files without. Then run, each ending the script at its first report:
   1. test_codecs: every codec function on buffers of exactly the bytes it may touch, at odd addresses;
-  2. test_fattn: CPU attention against float64, all pairs of types, on every path this CPU has;
+  2. test_fattn: CPU attention against float64, all pairs of types, on every path this CPU has; test_kv_mask: the mask
+     of a lone sequence against its definition;
   3. tests/kv with the codecs compiled for them under the sanitizers too;
   4. tests/native and tests/probes on the sanitized library, with tiny models.
 Python itself keeps memory until it ends, so leaks are not reported. Reports go to files, since pytest holds a test's
@@ -26,6 +27,7 @@ BUILD = ROOT / "native" / "build" / "sanitize"
 REPORTS = BUILD / "reports"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -Wno-error"
 FATTN_CASES = "60"  # random shapes a path
+NATIVE_TESTS = ("test_codecs", "test_fattn", "test_kv_mask")
 OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:quarantine_size_mb=32"
 
 
@@ -34,7 +36,7 @@ def build() -> None:
     command = ["cmake", "-S", str(ROOT / "native"), "-B", str(BUILD), "-G", "Ninja", "-DTURBO_BACKEND=cpu"]
     command += ["-DTURBO_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}", "--log-level=ERROR"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    targets = ["--target", "_ffi", "--target", "test_codecs", "--target", "test_fattn"]
+    targets = [word for name in ("_ffi", *NATIVE_TESTS) for word in ("--target", name)]
     subprocess.run(["cmake", "--build", str(BUILD), *targets], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> int:
     steps = [
         ([str(BUILD / "tests" / "test_codecs")], None),
         ([str(BUILD / "tests" / "test_fattn"), FATTN_CASES], None),
+        ([str(BUILD / "tests" / "test_kv_mask")], None),
         ([*pytest, "tests/kv", *argv], environment()),
         ([*pytest, "tests/native", "tests/probes", *argv], environment()),
     ]

@@ -96,6 +96,27 @@ def test_two_sequences_equal_two_runs(tiny: Model, name: str, unified: bool) -> 
         assert row.argmax() == expected.argmax()
 
 
+@pytest.mark.parametrize("shape", [{"weight_type": "f32"}, {"arch": "gemma3", "n_layer": 7}], ids=str)
+def test_a_mask_of_one_sequence_is_upstream_s(open_model: Callable[..., Model], shape: dict[str, object]) -> None:
+    """A lone sequence has its mask made another way; a second one beside it brings upstream's back.
+
+    The sequence is longer than a window, its batches too, and part of it is taken back and replaced.
+    """
+    model = open_model(**shape)
+    ids = tokens_of(model, PROMPT * 12)[:240]
+    logits = []
+    for beside in (False, True):
+        with model.context(1024, n_seq_max=2, kv_unified=True) as ctx:
+            if beside:
+                ctx.decode_batch(ids[:3], [0, 1, 2], [1] * 3, [False] * 3)
+            ctx.decode_batch(ids[:200], [*range(200)], [0] * 200, [False] * 200)
+            ctx.seqs.remove(0, 120)
+            ctx.decode_batch(ids[120:], [*range(120, 240)], [0] * 120, [i % 7 == 0 for i in range(120)])
+            logits.append(ctx.logits.copy())
+    assert logits[0].shape[0] == 18
+    assert np.abs(logits[0] - logits[1]).max() < 0.02
+
+
 def test_the_context_is_rounded_up_and_its_end_is_respected(tiny: Model) -> None:
     with tiny.context(64) as ctx:
         assert ctx.n_ctx == 256

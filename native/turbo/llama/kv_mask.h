@@ -9,20 +9,32 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
+
+// Positions and cells of a sequence in order of position, from one position on. Walking the set that has them costs more
+// than all rows of a batch; so it is walked once.
+using turbo_cells_by_pos = std::vector<std::pair<llama_pos, uint32_t>>;
+
+static turbo_cells_by_pos turbo_cells_from(const llama_kv_cells & cells, llama_seq_id seq, llama_pos first) {
+    const auto & positions = cells.seq_pos_get(seq);
+    return { positions.lower_bound({ first, 0 }), positions.end() };
+}
 
 // One row of the mask: what a token at position `last` sees of the cells of its sequence, of the last `window`
 // positions. Used cells mostly lie together from the first on; then a row is two runs, less the few cells that come
-// after `last`, which the ordered set of the sequence's positions names.
+// after `last`. `late` has the cells of all positions of the window, or without one of those after `last`, and may have
+// earlier ones.
 template <typename T>
-static void turbo_mask_row(const llama_kv_cells & cells, llama_seq_id seq, llama_pos last, llama_pos window,
-                           int64_t n_kv, T keep, T drop, T * row) {
-    const auto & positions = cells.seq_pos_get(seq);
+static void turbo_mask_row(const llama_kv_cells & cells, const turbo_cells_by_pos & late, llama_pos last,
+                           llama_pos window, int64_t n_kv, T keep, T drop, T * row) {
     const int64_t n_used = cells.used_max_p1();
+    const auto from = [&](llama_pos first) {
+        return std::lower_bound(late.begin(), late.end(), std::make_pair(first, (uint32_t) 0));
+    };
     if (window < INT32_MAX) {
         std::fill_n(row, n_kv, drop);
-        const auto end = positions.upper_bound({ last, UINT32_MAX });
-        for (auto at = positions.lower_bound({ last - window + 1, 0 }); at != end; ++at) {
+        for (auto at = from(last - window + 1), end = from(last + 1); at != end; ++at) {
             if (at->second < n_kv) {
                 row[at->second] = keep;
             }
@@ -30,7 +42,7 @@ static void turbo_mask_row(const llama_kv_cells & cells, llama_seq_id seq, llama
     } else if (cells.get_used() == n_used && n_used <= n_kv) {
         std::fill_n(row, n_used, keep);
         std::fill_n(row + n_used, n_kv - n_used, drop);
-        for (auto at = positions.upper_bound({ last, UINT32_MAX }); at != positions.end(); ++at) {
+        for (auto at = from(last + 1); at != late.end(); ++at) {
             row[at->second] = drop;
         }
     } else {
@@ -63,9 +75,15 @@ static bool turbo_mask_single_sequence(const llama_ubatch & ubatch, const std::v
         }
     }
     const llama_pos window = swa_type == LLAMA_SWA_TYPE_STANDARD ? (llama_pos) n_swa : INT32_MAX;
-    for (int64_t i = 0; i < n_stream * n_tps; ++i) {
-        const llama_seq_id seq = ubatch.seq_id[i][0];
-        turbo_mask_row(streams[seq_to_stream[seq]], seq, ubatch.pos[i], window, n_kv, keep, drop, data + i * n_kv);
+    for (int64_t s = 0; s < n_stream; ++s) {
+        const llama_pos * pos = ubatch.pos + s * n_tps;
+        const llama_seq_id seq = ubatch.seq_id[s * n_tps][0];
+        const llama_kv_cells & cells = streams[seq_to_stream[seq]];
+        const llama_pos least = *std::min_element(pos, pos + n_tps);
+        const turbo_cells_by_pos late = turbo_cells_from(cells, seq, window < INT32_MAX ? least - window + 1 : least + 1);
+        for (int64_t i = 0; i < n_tps; ++i) {
+            turbo_mask_row(cells, late, pos[i], window, n_kv, keep, drop, data + (s * n_tps + i) * n_kv);
+        }
     }
     return true;
 }

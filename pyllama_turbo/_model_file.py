@@ -50,6 +50,7 @@ class _OpenFile:
         self.fingerprint = _sample(self.fd)
 
     def check(self) -> None:
+        """Raise `ModelLoadError` if the file has changed since it was opened."""
         status = os.fstat(self.fd)
         if status.st_size < self.size:
             raise ModelLoadError(

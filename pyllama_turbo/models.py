@@ -209,6 +209,7 @@ class _Partial:
         fresh.replace(self.record)
 
     def check_disk(self) -> None:
+        """Raise `ModelFetchError` if the rest of the model does not fit on the disk."""
         need = self.model.n_bytes - self.n_bytes + self.model.part_bytes + SPARE_BYTES
         free = shutil.disk_usage(self.path.parent).free
         if free < need:

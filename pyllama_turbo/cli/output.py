@@ -136,6 +136,7 @@ class _Bar:
         self._task: TaskID | None = None
 
     def update(self, done: float) -> None:
+        """Show that `done` of the total is reached; the first call draws the bar."""
         if self._progress is None or self._task is None:
             self._start()
         else:

@@ -47,9 +47,11 @@ def _html_origin(origin: Origin) -> str:
     return f'<div class="origin"><p>{html.escape("; ".join(origin.facts))}</p>\n{commands}</div>'
 
 
-def _origins_below(found: Sequence[Origin]) -> str:
-    """The sentence that stands for them above the figures; empty where they are there themselves."""
-    return f"{len(found)} combinations of machine and library." if len(found) > ORIGINS_ABOVE else ""
+def _place_origins(shown: list[str], pointer: str, heading: str) -> tuple[list[str], list[str]]:
+    """What stands above and what below the figures: a few origins as they are; `pointer` and a section if many."""
+    if len(shown) <= ORIGINS_ABOVE:
+        return shown, []
+    return [pointer.format(f"{len(shown)} combinations of machine and library.")], [heading, *shown]
 
 
 def _html_figure(figure: Figure) -> str:
@@ -66,15 +68,12 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         records: of result files, provenance included.
         title: heading.
     """
-    parts = [f"<h1>{html.escape(title)}</h1>"]
-    found = origins(records)
-    measured = [_html_origin(origin) for origin in found]
-    if below := _origins_below(found):
-        parts.append(f'<p class="note"><a href="#measured">{ORIGINS_TITLE}</a>: {below}</p>')
-        measured.insert(0, f'<h2 id="measured">{ORIGINS_TITLE}</h2>')
-    else:
-        parts += measured
-        measured = []
+    above, below = _place_origins(
+        [_html_origin(origin) for origin in origins(records)],
+        f'<p class="note"><a href="#measured">{ORIGINS_TITLE}</a>: {{}}</p>',
+        f'<h2 id="measured">{ORIGINS_TITLE}</h2>',
+    )
+    parts = [f"<h1>{html.escape(title)}</h1>", *above]
     drawn = figures(records)
     parts += [_html_figure(figure) for figure in drawn]
     if not drawn:
@@ -83,7 +82,7 @@ def html_page(records: Sequence[Record], title: str = "pyllama_turbo report") ->
         parts.append(
             "<h2>What could not be measured</h2>" + _html_table(("kind", "setting", "reason"), failed, "facts")
         )
-    parts += measured
+    parts += below
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -104,21 +103,18 @@ def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 
 def markdown_page(records: Sequence[Record], title: str = "Results") -> str:
     """The tables of the page as Markdown."""
-    parts = [f"# {title}"]
-    found = origins(records)
-    measured = [
-        "\n".join([f"Measured on: {'; '.join(origin.facts)}", *(f"* `{command}`" for command in origin.commands)])
-        for origin in found
-    ]
-    if below := _origins_below(found):
-        parts.append(f"[{ORIGINS_TITLE}](#{ORIGINS_TITLE.lower().replace(' ', '-')}): {below}")
-        measured.insert(0, f"## {ORIGINS_TITLE}")
-    else:
-        parts += measured
-        measured = []
+    above, below = _place_origins(
+        [
+            "\n".join([f"Measured on: {'; '.join(origin.facts)}", *(f"* `{command}`" for command in origin.commands)])
+            for origin in origins(records)
+        ],
+        f"[{ORIGINS_TITLE}](#{ORIGINS_TITLE.lower().replace(' ', '-')}): {{}}",
+        f"## {ORIGINS_TITLE}",
+    )
+    parts = [f"# {title}", *above]
     for figure in figures(records):
         parts.append(f"## {figure.title}\n{figure.note}\n\n{_markdown_table(figure.headers, figure.rows)}")
     if failed := failed_rows(records):
         parts.append("## What could not be measured\n" + _markdown_table(("kind", "setting", "reason"), failed))
-    parts += measured
+    parts += below
     return "\n\n".join(parts) + "\n"

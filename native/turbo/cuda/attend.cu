@@ -53,11 +53,6 @@ static bool own_instance(const attend_args &args, const attend_plan &plan) {
     return plan.tiles == 1 && attend_has_pair(args);
 }
 
-// Warps of a thread block: fewer where a warp needs more registers.
-static int block_warps(int head_dim, int tiles) {
-    return head_dim <= 128 && tiles == 1 ? 16 : 8;
-}
-
 static bool packed_heads(const attend_args &args) {
     return args.k.stride_head * args.n_head_kv == args.k.stride_token &&
            args.v.stride_head * args.n_head_kv == args.v.stride_token;
@@ -105,7 +100,7 @@ static int columns_of(const attend_args &args) {
 static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
     const size_t value = !own_instance(args, plan) && !scalar_family(args) ? 32 : args.k.format == KV_Q8_0 ? 16 : 8;
     return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
-           512 * plan.tiles + 16 * 2 * ring_slots * sizeof(uint64_t);
+           512 * plan.tiles + barrier_bytes(16);
 }
 
 // The same for warps that unpack for themselves: they add the runs of a head block by block.
@@ -121,7 +116,7 @@ static size_t smallest_block(const attend_args &args, const attend_plan &plan) {
     const size_t walking =
         query_bytes(args, plan) + tables + ring_slots * (16 * std::max(plan.slices, 1) * token_bytes(args, plan) + 64);
     const size_t parked = (size_t) plan.heads_per_block * plan.tiles * 8 * (args.head_dim * 9 / 8 + 5) * sizeof(float) +
-                          16 * 2 * ring_slots * sizeof(uint64_t);
+                          barrier_bytes(16);
     return std::max(walking + own_run_bytes(args, plan), parked);
 }
 

@@ -43,10 +43,10 @@ static cudaError_t launch_combine(attend_params p, const attend_args &args, cuda
                : launch_overlapped(combine_kernel<shape, 8>, columns, 8 * 32, 0, stream, p, p.combine_parts);
 }
 
-template <class shape, int warps>
+template <class shape>
 static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaStream_t stream) {
     static_assert(shape::keys % 16 == 0, "tiles begin at the same place within 16 bytes");
-    static_assert(warps == shape::warps, "shared memory is laid out for so many");
+    constexpr int warps = shape::warps;
     p.slot_bytes = std::max(slot_bytes(p.k, shape::keys), slot_bytes(p.v, shape::keys));
     const int tiles = (args.n_kv + shape::keys - 1) / shape::keys;
     share_units(p, (args.n_kv + 15) / 16);
@@ -68,7 +68,7 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     p.groups =
         (int) std::min<size_t>(p.groups, std::min((shared_limit - fixed) / group, (shared_limit - header) / parked));
     const size_t shared = std::max(fixed + p.groups * group, header + shared_layout<shape>::parked_bytes(p, p.groups));
-    const auto kernel = attend_kernel<shape, warps>;
+    const auto kernel = attend_kernel<shape>;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
     if (error != cudaSuccess) {
         return error;
@@ -81,10 +81,10 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     return launch_combine<shape::blocks, shape::values_per_lane>(p, args, stream);
 }
 
-template <int family, int blocks, int tiles, int few, int many, int values, int warps>
+template <int family, int blocks, int tiles, int few, int many, int values>
 static cudaError_t launch_slices(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    return slices == few ? launch_shape<attend_shape<blocks, tiles, few, values, family>, warps>(p, args, stream)
-                         : launch_shape<attend_shape<blocks, tiles, many, values, family>, warps>(p, args, stream);
+    return slices == few ? launch_shape<attend_shape<blocks, tiles, few, values, family>>(p, args, stream)
+                         : launch_shape<attend_shape<blocks, tiles, many, values, family>>(p, args, stream);
 }
 
 // Heads of 64 and 128. With two tiles of columns there is one instance: the tile of tokens is short anyway.
@@ -95,11 +95,11 @@ static cudaError_t launch_small_heads(const attend_params &p, const attend_args 
     const bool one = plan.tiles == 1;
     switch (args.head_dim) {
         case 64:
-            return one ? launch_slices<family, 1, 1, 1, many, 16, 16>(p, args, plan.slices, stream)
-                       : launch_slices<family, 1, 2, 2, 2, 16, 8>(p, args, 2, stream);
+            return one ? launch_slices<family, 1, 1, 1, many, 16>(p, args, plan.slices, stream)
+                       : launch_slices<family, 1, 2, 2, 2, 16>(p, args, 2, stream);
         case 128:
-            return one ? launch_slices<family, 1, 1, 1, many, 32, 16>(p, args, plan.slices, stream)
-                       : launch_slices<family, 1, 2, 2, 2, 32, 8>(p, args, 2, stream);
+            return one ? launch_slices<family, 1, 1, 1, many, 32>(p, args, plan.slices, stream)
+                       : launch_slices<family, 1, 2, 2, 2, 32>(p, args, 2, stream);
         default: return cudaErrorInvalidValue;
     }
 }
@@ -111,9 +111,9 @@ static cudaError_t launch_large_heads(const attend_params &p, const attend_args 
     constexpr int many = family == family_any ? 1 : 2;
     switch (args.head_dim) {
         case 256:
-            return plan.tiles == 1 ? launch_slices<family, 2, 1, 1, 2, 32, 8>(p, args, plan.slices, stream)
-                                   : launch_slices<family, 2, 2, 1, 1, 32, 8>(p, args, 1, stream);
-        case 512: return launch_slices<family, 4, 1, 1, many, 32, 8>(p, args, plan.slices, stream);
+            return plan.tiles == 1 ? launch_slices<family, 2, 1, 1, 2, 32>(p, args, plan.slices, stream)
+                                   : launch_slices<family, 2, 2, 1, 1, 32>(p, args, 1, stream);
+        case 512: return launch_slices<family, 4, 1, 1, many, 32>(p, args, plan.slices, stream);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -211,8 +211,9 @@ static __device__ __forceinline__ void merge_cluster(const attend_params &p, con
     cluster_barrier(); // nobody ends while another one still reads here
 }
 
-template <class shape, int warps>
-static __global__ void __launch_bounds__(warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
+template <class shape>
+static __global__ void __launch_bounds__(shape::warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
+    constexpr int warps = shape::warps;
     extern __shared__ __align__(16) uint8_t shared[];
     const shared_layout<shape> layout = {shared};
     const int warp = threadIdx.x / 32, group = p.by_heads.divide(warp), head = warp - group * p.heads_per_block;

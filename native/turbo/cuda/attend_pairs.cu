@@ -13,15 +13,15 @@ static cudaError_t launch_128(const attend_params &p, const attend_args &args, i
     constexpr int many = k_format < KV_TURBO4_TCQ ? 4 : v_format != KV_Q8_0 ? 2 : 1;
     if constexpr (own_look_up(k_format, v_format, 128, 2) == 3) {
         if (slices == 2) {
-            return launch_shape<attend_shape<1, 1, 2, 32, family_of(k_format, v_format)>, 16>(p, args, stream);
+            return launch_shape<attend_shape<1, 1, 2, 32, family_of(k_format, v_format)>>(p, args, stream);
         }
     }
-    return launch_slices<family_of(k_format, v_format), 1, 1, 1, many, 32, 16>(p, args, slices, stream);
+    return launch_slices<family_of(k_format, v_format), 1, 1, 1, many, 32>(p, args, slices, stream);
 }
 
 template <int format, int blocks>
 static cudaError_t launch_large(const attend_params &p, const attend_args &args, int slices, cudaStream_t stream) {
-    return launch_slices<family_of(format, format), blocks, 1, 1, 2, 32, 8>(p, args, slices, stream);
+    return launch_slices<family_of(format, format), blocks, 1, 1, 2, 32>(p, args, slices, stream);
 }
 
 template <int format> static launch *find_trellis(int head_dim) {

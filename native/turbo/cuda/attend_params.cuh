@@ -8,8 +8,13 @@ namespace turbo_cuda {
 
 // Staged tiles a group of warps owns: one in use, two on their way.
 static constexpr int ring_slots = 3;
-static __host__ __device__ constexpr bool is_plain(int format) {
-    return format >= KV_F16;
+// Warps of a thread block: fewer where a warp needs more registers.
+static constexpr int block_warps(int head_dim, int tiles) {
+    return head_dim <= 128 && tiles == 1 ? 16 : 8;
+}
+// Barriers of its groups of warps, one that has come and one that is free for each slot, if a group is a warp.
+static constexpr int barrier_bytes(int warps) {
+    return warps * 2 * ring_slots * (int) sizeof(uint64_t);
 }
 
 // Scores are kept in base 2. A running maximum starts here: finite, so that differences never are NaN.
@@ -129,8 +134,7 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     static constexpr int head_dim = blocks * block_values;
     static constexpr int look_up = own_look_up(k_format, v_format, head_dim, slices);
     static constexpr int columns = 8 * tiles;
-    static constexpr int warps =
-        head_dim <= 128 && tiles == 1 ? 16 : 8; // of a thread block: fewer that need more registers
+    static constexpr int warps = block_warps(head_dim, tiles);
     // Accumulators of a block and tile of columns, four values each: what tile_values and the like put out.
     static constexpr int outputs = v_format == KV_Q8_0 ? 9 : values_per_lane / 4;
     // Parked outputs are padded so that neither writing fragments nor reading rows meets bank conflicts.

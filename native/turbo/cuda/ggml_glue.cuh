@@ -28,6 +28,11 @@ static inline int kv_format_of(ggml_type type) {
     }
 }
 
+// The tensor behind a view, or the tensor itself.
+static inline const ggml_tensor *base_of(const ggml_tensor *t) {
+    return t->view_src != nullptr ? t->view_src : t;
+}
+
 static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }

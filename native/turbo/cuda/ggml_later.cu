@@ -2,7 +2,7 @@
 //
 // The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than
 // the attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it
-// safe: the rows outlive the graph (turbo_cuda_keep_rows), whoever else touches the cache waits (join_before), and so
+// safe: the rows outlive the graph (keep_rows), whoever else touches the cache waits (join_before), and so
 // does the end of the graph (turbo_cuda_join).
 
 #include "turbo/cuda/formats.cuh"
@@ -92,9 +92,8 @@ void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *
         if (t == nullptr || !turbo_type_is(t->type)) {
             return false;
         }
-        const ggml_tensor *base = t->view_src != nullptr ? t->view_src : t;
         const auto &caches = state().caches;
-        return std::find(caches.begin(), caches.end(), (const char *) base->data) != caches.end();
+        return std::find(caches.begin(), caches.end(), (const char *) base_of(t)->data) != caches.end();
     };
     if (!state().caches.empty() && (touches(node) || std::any_of(node->src, node->src + GGML_MAX_SRC, touches))) {
         turbo_cuda_join(ctx);
@@ -104,19 +103,29 @@ void turbo_cuda::join_before(ggml_backend_cuda_context &ctx, const ggml_tensor *
 // The tensors behind the rows of a write: what they are views of, and what they were before K is scaled and centred.
 static void keep_source(ggml_tensor *t, ggml_tensor *until, ggml_backend_graph_optimize_params *params) {
     while (t != nullptr) {
-        params->add_alloc_dep(params->user_data, t->view_src != nullptr ? t->view_src : t, until);
+        params->add_alloc_dep(params->user_data, const_cast<ggml_tensor *>(base_of(t)), until);
         const bool leads_on =
             ggml_op_is_empty(t->op) || t->op == GGML_OP_MUL || t->op == GGML_OP_SUB || subtracts_runs(t);
         t = leads_on ? t->src[0] : nullptr;
     }
 }
 
-// The rows of several new tokens, which the attention may take from there while it writes its output.
-static void keep_until_attention(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+// Rows that are read after their write. Those of one token, if codes are searched for behind its attention: until the
+// graph's end. Those of a few tokens, which the attention may take from there while it writes its output: until that.
+static void keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
+    const auto rows_written = [](const ggml_tensor *node) { // to a cache of ours
+        return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) ? node->src[1]->ne[0] : 0;
+    };
     ggml_tensor **end = cgraph->nodes + cgraph->n_nodes;
+    const bool later = std::any_of(cgraph->nodes, end, [&](const ggml_tensor *node) {
+        return rows_written(node) == 1 && is_trellis(kv_format_of(node->type));
+    });
     for (ggml_tensor **node = cgraph->nodes; node < end; node++) {
-        if ((*node)->op == GGML_OP_SET_ROWS && turbo_type_is((*node)->type) && (*node)->src[1]->ne[0] > 1 &&
-            (*node)->src[1]->ne[0] <= turbo_max_rows) {
+        const int64_t rows = rows_written(*node);
+        if (rows == 1 && later) {
+            keep_source((*node)->src[0], end[-1], params);
+            keep_source((*node)->src[1], end[-1], params);
+        } else if (rows > 1 && rows <= turbo_max_rows) {
             ggml_tensor **attention =
                 std::find_if(node, end, [](const ggml_tensor *t) { return t->op == GGML_OP_FLASH_ATTN_EXT; });
             if (attention < end) {
@@ -126,28 +135,9 @@ static void keep_until_attention(ggml_cgraph *cgraph, ggml_backend_graph_optimiz
     }
 }
 
-void turbo_cuda_keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
-    const auto writes_row = [](const ggml_tensor *node) {
-        return node->op == GGML_OP_SET_ROWS && turbo_type_is(node->type) && node->src[1]->ne[0] == 1;
-    };
-    const auto by_trellis = [&](const ggml_tensor *node) {
-        return writes_row(node) && is_trellis(kv_format_of(node->type));
-    };
-    ggml_tensor **nodes = cgraph->nodes, **end = nodes + cgraph->n_nodes;
-    if (std::any_of(nodes, end, by_trellis)) {
-        for (ggml_tensor **node = nodes; node < end; node++) {
-            if (writes_row(*node)) {
-                keep_source((*node)->src[0], end[-1], params);
-                keep_source((*node)->src[1], end[-1], params);
-            }
-        }
-    }
-}
-
 void turbo_cuda_keep(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     if (cgraph->n_nodes > 0) {
-        turbo_cuda_keep_rows(cgraph, params);
-        keep_until_attention(cgraph, params);
+        keep_rows(cgraph, params);
         turbo_cuda_keep_up_gate(cgraph, params);
     }
 }

@@ -109,10 +109,6 @@ noted_scale &turbo_cuda::last_scale() {
     return noted;
 }
 
-static const ggml_tensor *base_of(const ggml_tensor *t) {
-    return t->view_src != nullptr ? t->view_src : t;
-}
-
 // Row of the whole cache at which the view `cache` of it begins; -1 if the write `w` at `node` goes somewhere else.
 static int64_t first_token_of(const ggml_tensor *cache, const ggml_tensor *node, const write_tensor &w) {
     const int64_t offset = (const char *) cache->data - w.target;
@@ -193,7 +189,7 @@ static int fuse_write(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph,
                 return -1;
             }
             (n == 0 ? k.factor : k.centre) = vector;
-            k.early &= (node->src[1]->view_src != nullptr ? node->src[1]->view_src : node->src[1])->op == GGML_OP_NONE;
+            k.early &= base_of(node->src[1])->op == GGML_OP_NONE;
         }
         read_before(k, node->src[0]);
         next = nodes[n];

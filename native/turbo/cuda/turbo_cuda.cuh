@@ -22,7 +22,6 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, i
 // Before a graph is laid out in memory: keep what is read late from being overwritten. These are the rows of K and V
 // that a write beside the graph reads, and the inputs of up and gate products until their activation.
 void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
-void turbo_cuda_keep_rows(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 
 // Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours.

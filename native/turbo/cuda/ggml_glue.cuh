@@ -33,6 +33,14 @@ static inline const ggml_tensor *base_of(const ggml_tensor *t) {
     return t->view_src != nullptr ? t->view_src : t;
 }
 
+// The next node after i that computes something, n_nodes if there is none.
+static inline int next_computing(const ggml_cgraph *cgraph, int i) {
+    do {
+        i++;
+    } while (i < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[i]->op));
+    return i;
+}
+
 static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }

@@ -137,6 +137,7 @@ static void keep_rows(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *p
 
 void turbo_cuda_keep(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     if (cgraph->n_nodes > 0) {
+        turbo_cuda_order(cgraph, params); // before anything asks what follows what
         keep_rows(cgraph, params);
         turbo_cuda_keep_up_gate(cgraph, params);
     }

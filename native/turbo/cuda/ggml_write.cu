@@ -52,14 +52,6 @@ bool turbo_cuda_set_rows(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     return true;
 }
 
-// The next node after i that computes something, n_nodes if there is none.
-static int next_computing(const ggml_cgraph *cgraph, int i) {
-    do {
-        i++;
-    } while (i < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[i]->op));
-    return i;
-}
-
 // Is this a write that our kernels do? q8_0 counts as well: with keys centred or values beside them, one launch does
 // it.
 static bool writes_cache(const ggml_tensor *node) {
@@ -251,6 +243,9 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
     // with concurrent streams, V may be computed on another one
     if (ctx.curr_stream_no != 0) {
         return 0;
+    }
+    if (const int n = turbo_cuda_fuse_products(ctx, cgraph, i)) {
+        return n;
     }
     const ggml_tensor *attention = scales_own_queries(ctx, cgraph, i);
     const int last = fuse_write(ctx, cgraph, attention != nullptr ? next_computing(cgraph, i) : i);

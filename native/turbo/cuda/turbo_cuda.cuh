@@ -24,6 +24,13 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, i
 void turbo_cuda_keep(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 
+// Decode steps: several products of one vector, with the normalising before and the sums behind them, in one launch
+// (products.h). The first puts nodes that go together next to each other and keeps in memory what they read, before a
+// graph is laid out; the second, at the first node of a group, launches it and returns as turbo_cuda_try_fuse.
+// TURBO_FUSED_PRODUCTS=0 in the environment turns both off.
+void turbo_cuda_order(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+int turbo_cuda_fuse_products(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);
+
 // Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours.
 // False for other operators.
 bool turbo_cuda_change_keys(ggml_backend_cuda_context & ctx, ggml_tensor * dst);

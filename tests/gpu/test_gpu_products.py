@@ -1,0 +1,129 @@
+"""Products of a decode step joined with what stands around them: every weight type and kind of layer, joined and apart.
+
+One process a setting decodes a few tokens one by one with each model; what the two settings and the CPU say is compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyllama_turbo import _native
+
+# llama.cpp's file types (llama.h, llama_ftype) by the type most of their matrices have.
+FILE_TYPES = {
+    "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_K": 10, "q3_K": 12, "q4_K": 15, "q5_K": 17, "q6_K": 18,
+    "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38,
+}  # fmt: skip
+MODELS: dict[str, dict[str, object]] = {
+    "dense": {"arch": "llama", "n_embd": 512, "n_ff": 768},
+    "biased": {"arch": "qwen2", "n_head": 8, "n_head_kv": 2, "n_ff": 512},
+    "post norm": {"arch": "gemma3", "n_embd": 256, "n_ff": 512},
+    "experts": {"arch": "qwen3moe", "n_embd": 256, "n_ff": 256, "n_expert": 8},
+    "expert biases": {"arch": "gpt-oss", "n_embd": 256, "n_ff": 256, "n_expert": 4},
+}
+CASES = [(model, kind) for model in ("dense", "experts") for kind in FILE_TYPES]
+CASES += [(model, kind) for model in MODELS if model not in ("dense", "experts") for kind in ("q4_0", "q6_K")]
+
+PROGRAM = """
+import json, sys
+import numpy as np
+from pyllama_turbo import Model
+from pyllama_turbo.profile.cupti import Recorder
+paths, out, gpu = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "gpu"
+found, names = {}, {}
+recorder = Recorder.shared() if gpu else None
+for name, path in paths.items():
+    with Model.open(path, n_gpu_layers="all" if gpu else 0) as model:
+        if gpu:
+            recorder.start()
+        with model.context(n_ctx=64, kv="f16", offload_kqv=gpu, op_offload=gpu, n_threads=2) as ctx:
+            rows = []
+            for pos, token in enumerate([1, 5, 9, 2, 77, 31, 400, 8]):
+                ctx.decode([token], pos=pos)
+                rows.append(ctx.logits[0].copy())
+            found[name] = np.stack(rows)
+        names[name] = [event.name for event in recorder.stop()] if gpu else []
+np.savez(out, **found)
+print(json.dumps({name: {key: sum(key in kernel for kernel in kernels) for key in
+    ("vector_products", "float_products", "expert_mix", "quantize_q8_1", "rms_norm")} for name, kernels in names.items()}))
+"""
+
+
+class _QuantizeParams(ctypes.Structure):
+    """Threads and file type of llama_model_quantize_params; what is behind them keeps its defaults."""
+
+    _fields_ = (("n_threads", ctypes.c_int32), ("file_type", ctypes.c_int32), ("rest", ctypes.c_byte * 248))
+
+
+def quantize(source: Path, target: Path, kind: str) -> None:
+    """Write `source` with its matrices in another type, as llama.cpp's quantize tool does."""
+    library = ctypes.CDLL(str(_native.load_report().path))
+    library.llama_model_quantize_default_params.restype = _QuantizeParams
+    params = library.llama_model_quantize_default_params()
+    params.n_threads, params.file_type = 2, FILE_TYPES[kind]
+    code = library.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params))
+    assert code == 0, (source, kind)
+
+
+@pytest.fixture(scope="module")
+def results(
+    tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[dict[str, np.ndarray], dict[str, dict[str, int]]]]:
+    """Logits and kernel counts of all cases by setting: "joined", "apart" and "cpu"."""
+    folder = tmp_path_factory.mktemp("products")
+    paths = {}
+    for model, kind in CASES:
+        path = folder / f"{model.replace(' ', '_')}-{kind}.gguf"
+        quantize(tiny_model(weight_type="f32", seed=3, **MODELS[model]), path, kind)
+        paths[f"{model} {kind}"] = str(path)
+    found = {}
+    for setting, device, switch in (("joined", "gpu", "1"), ("apart", "gpu", "0"), ("cpu", "cpu", "1")):
+        out = folder / f"{setting}.npz"
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(paths), str(out), device],
+            env={**os.environ, "TURBO_FUSED_PRODUCTS": switch}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        with np.load(out) as arrays:
+            found[setting] = ({name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Relative difference of two sets of logits."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize(("model", "kind"), CASES)
+def test_joined_products_give_the_logits(
+    model: str, kind: str, results: dict[str, tuple[dict[str, np.ndarray], dict[str, dict[str, int]]]]
+) -> None:
+    name = f"{model} {kind}"
+    joined, apart, cpu = (results[setting][0][name] for setting in ("joined", "apart", "cpu"))
+    assert np.isfinite(joined).all()
+    # The vectors are quantised alike, but what is rounded last differs; the CPU rounds vectors in blocks of its own.
+    assert difference(joined, apart) < 0.02, name
+    noise = difference(apart, cpu)
+    assert difference(joined, cpu) < 1.3 * noise + 0.01, (name, noise)
+
+
+@pytest.mark.parametrize(("model", "kind"), CASES)
+def test_they_are_joined(
+    model: str, kind: str, results: dict[str, tuple[dict[str, np.ndarray], dict[str, dict[str, int]]]]
+) -> None:
+    counts, before = (results[setting][1][f"{model} {kind}"] for setting in ("joined", "apart"))
+    assert before["vector_products"] == before["float_products"] == before["expert_mix"] == 0
+    assert counts["vector_products"] > 0
+    assert counts["rms_norm"] + counts["quantize_q8_1"] < before["rms_norm"] + before["quantize_q8_1"]
+    if model == "experts":
+        assert counts["expert_mix"] > 0
+        assert counts["float_products"] > 0

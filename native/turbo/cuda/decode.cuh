@@ -23,14 +23,15 @@ static __device__ __forceinline__ code_place place_at_bit(const uint8_t *shared,
     return {shared + (bit >> 5) * 4, bit & 31u, 0u};
 }
 
-// `n` words from a place, `skip` bytes on (a multiple of 16).
-template <int n>
+// `n` words from a place, `skip` bytes on (a multiple of 16). `at_end`: memory may end behind them, so the word that
+// would be shifted in last is left alone where nothing of it is wanted.
+template <bool at_end, int n>
 static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
     const uint32_t *base = reinterpret_cast<const uint32_t *>(place.words + skip);
     uint32_t word = base[0];
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        const uint32_t next = base[i + 1];
+        const uint32_t next = at_end && i == n - 1 && place.shift == 0 ? 0u : base[i + 1];
         w[i] = __funnelshift_r(word, next, place.shift);
         word = next;
     }
@@ -73,8 +74,9 @@ template <int bits, int values> struct reader_scalar {
         at.half = values == 32 ? 0u : 16u * (t & 1);
         return at;
     }
+    template <bool at_end = false>
     static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
-        load_words(w, at, skip);
+        load_words<at_end>(w, at, skip);
         if (values == 16) {
 #pragma unroll
             for (int i = 0; i < words; i++) {
@@ -222,8 +224,9 @@ template <class format, int values, int count = 2> struct reader_trellis {
         const int first = values == 32 ? 32 * t : 32 * (t >> 1) + 4 * (t & 1);
         return place_at_bit(shared, block * 8 + 16 + bits * (first + 1) - format::window);
     }
+    template <bool at_end = false>
     static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
-        load_words(w, at, skip);
+        load_words<at_end>(w, at, skip);
     }
     static __device__ __forceinline__ float scale(const uint8_t *shared, uint32_t block) {
         const uint32_t header = *reinterpret_cast<const uint16_t *>(shared + block);

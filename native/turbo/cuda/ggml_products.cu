@@ -20,9 +20,6 @@ static bool products_are_joined() {
     return joined;
 }
 
-// Larger matrices are bound by the memory's rate, which llama.cpp's own kernels reach.
-static constexpr int64_t largest_products = 64 << 20;
-
 namespace {
 
 // One launch: the nodes it covers, in tensors of the graph. Addresses are read when it runs.
@@ -38,6 +35,10 @@ struct product_group {
     int n = 0;
     const ggml_tensor *ids = nullptr, *mix = nullptr; // mix: the experts' weights
     gate_activation gated = GATE_NONE;
+    const ggml_tensor *logits = nullptr, *weights = nullptr; // of the choice of experts: what it reads and writes
+    bool divided = false;
+    float least = 0.0f, most = 0.0f, scale = 1.0f;
+    const ggml_tensor *next = nullptr; // the matrix of every expert that is read next
 };
 
 } // namespace
@@ -76,8 +77,7 @@ static bool is_plain_product(const ggml_tensor *node, ggml_op op) {
 static bool is_vector_product(const ggml_tensor *node) {
     return is_plain_product(node, GGML_OP_MUL_MAT) && ggml_nrows(node->src[1]) == 1 && ggml_nrows(node) == 1 &&
            node->src[0]->ne[2] == 1 && products_read(node->src[0]->type, node->src[0]->ne[0], false) &&
-           (node->src[0]->type != GGML_TYPE_F32 || node->src[0]->ne[1] <= 1024) &&
-           (int64_t) ggml_nbytes(node->src[0]) <= largest_products;
+           (node->src[0]->type != GGML_TYPE_F32 || node->src[0]->ne[1] <= 1024);
 }
 
 // MUL_MAT_ID of one token: its vector, the same for all experts or one for each.
@@ -88,7 +88,7 @@ static bool is_expert_product(const ggml_tensor *node, bool same_vector) {
     const ggml_tensor *w = node->src[0], *x = node->src[1], *ids = node->src[2];
     return ids->type == GGML_TYPE_I32 && ids->nb[0] == sizeof(int32_t) && ids->ne[1] == 1 && ids->ne[2] == 1 &&
            node->ne[2] == 1 && node->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1 &&
-           x->ne[1] == (same_vector ? 1 : ids->ne[0]) && products_read(w->type, w->ne[0], true);
+           x->ne[1] == (same_vector ? 1 : ids->ne[0]) && products_read(w->type, w->ne[0], true, x->ne[1]);
 }
 
 static gate_activation activation_of(const ggml_tensor *glu) {
@@ -181,6 +181,88 @@ static void match_products(const ggml_cgraph *cgraph, int i, const ggml_tensor *
     }
 }
 
+static float float_param(const ggml_tensor *node, int i) {
+    float x;
+    memcpy(&x, node->op_params + i, sizeof(x));
+    return x;
+}
+
+// The choice of experts from the softmax of their logits on, up to their gated products: probabilities, their order,
+// the rows of those taken, and perhaps their division by their sum and a scale.
+static bool match_choice(const ggml_cgraph *cgraph, int i, product_group &group) {
+    const ggml_tensor *probs = cgraph->nodes[i];
+    const bool plain = computes(probs) && is_vector(probs) && is_vector(probs->src[0]) && probs->src[1] == nullptr &&
+                       probs->src[2] == nullptr && float_param(probs, 0) == 1.0f && float_param(probs, 1) == 0.0f;
+    int at = next_computing(cgraph, i);
+    if (!plain || probs->ne[0] > max_chosen_from || at >= cgraph->n_nodes || ggml_node_get_use_count(cgraph, i) != 2) {
+        return false;
+    }
+    const ggml_tensor *order = cgraph->nodes[at];
+    if (order->op != GGML_OP_ARGSORT || order->src[0] != probs || !used_once(cgraph, at) ||
+        ggml_get_op_params_i32(order, 0) != GGML_SORT_ORDER_DESC) {
+        return false;
+    }
+    at = next_computing(cgraph, at);
+    if (at >= cgraph->n_nodes) {
+        return false;
+    }
+    const ggml_tensor *rows = cgraph->nodes[at], *ids = rows->src[1];
+    if (rows->op != GGML_OP_GET_ROWS || rows->src[0]->view_src != probs || rows->src[0]->ne[0] != 1 ||
+        ids->view_src != order || ids->view_offs != 0 || ids->ne[0] > max_chosen || ggml_nelements(ids) != ids->ne[0] ||
+        ggml_nelements(rows) != ids->ne[0]) {
+        return false;
+    }
+    const ggml_tensor *weights = rows;
+    const auto follows = [&](ggml_op op, const ggml_tensor *of, bool once) { // the next node, if it is that
+        const int next = next_computing(cgraph, at);
+        if (next >= cgraph->n_nodes || cgraph->nodes[next]->op != op ||
+            (cgraph->nodes[next]->src[0] != of && cgraph->nodes[next]->src[0]->view_src != of) ||
+            (once && !used_once(cgraph, at))) {
+            return false;
+        }
+        at = next;
+        return true;
+    };
+    if (follows(GGML_OP_SUM_ROWS, weights, false)) {
+        const ggml_tensor *sum = cgraph->nodes[at];
+        if (ggml_nelements(sum) != 1 || !follows(GGML_OP_CLAMP, sum, true)) {
+            return false;
+        }
+        const ggml_tensor *limited = cgraph->nodes[at];
+        group.least = float_param(limited, 0), group.most = float_param(limited, 1);
+        if (!follows(GGML_OP_DIV, weights, true) || cgraph->nodes[at]->src[1] != limited) {
+            return false;
+        }
+        weights = cgraph->nodes[at], group.divided = true;
+    }
+    const ggml_tensor *unscaled = weights;
+    if (follows(GGML_OP_SCALE, unscaled, false)) {
+        weights = cgraph->nodes[at];
+        group.scale = float_param(weights, 0);
+        if (float_param(weights, 1) != 0.0f) {
+            return false;
+        }
+    }
+    const int first = next_computing(cgraph, at);
+    if (!ggml_is_contiguous(weights) || first >= cgraph->n_nodes || cgraph->nodes[first]->op != GGML_OP_MUL_MAT_ID ||
+        !match_gated(cgraph, first, nullptr, group) || group.ids != ids) {
+        return false;
+    }
+    group.logits = probs->src[0], group.weights = weights;
+    return true;
+}
+
+// The product of the experts that follows `group` and takes the same ones.
+static void find_next(const ggml_cgraph *cgraph, product_group &group) {
+    const int next = next_computing(cgraph, group.last);
+    if (group.ids != nullptr && group.mix == nullptr && next < cgraph->n_nodes) {
+        const ggml_tensor *node = cgraph->nodes[next];
+        if (is_plain_product(node, GGML_OP_MUL_MAT_ID) && node->src[2] == group.ids) {
+            group.next = node->src[0];
+        }
+    }
+}
+
 // RMS_NORM, its weights, and what reads the result.
 static bool match_normed(const ggml_cgraph *cgraph, int i, product_group &group) {
     const ggml_tensor *rms = cgraph->nodes[i];
@@ -259,7 +341,45 @@ static bool match_mix(const ggml_cgraph *cgraph, int i, product_group &group) {
     return true;
 }
 
-static bool match(const ggml_cgraph *cgraph, int i, product_group &group) {
+// What it writes.
+static std::vector<const ggml_tensor *> outputs_of(const product_group &group) {
+    std::vector<const ggml_tensor *> outputs;
+    for (int m = 0; m < group.n; m++) {
+        outputs.push_back(group.matrix[m].out);
+    }
+    if (group.normed != nullptr) {
+        outputs.push_back(group.normed);
+    }
+    if (group.logits != nullptr) {
+        outputs.push_back(group.ids), outputs.push_back(group.weights);
+    }
+    return outputs;
+}
+
+// Is all that nodes i .. group.last compute, and the group does not write, read by nobody but them?
+static bool keeps_to_itself(const ggml_cgraph *cgraph, int i, const product_group &group) {
+    const std::vector<const ggml_tensor *> outputs = outputs_of(group);
+    ggml_tensor **begin = cgraph->nodes + i, **end = cgraph->nodes + group.last + 1;
+    for (ggml_tensor **node = begin; node < end; node++) {
+        const ggml_tensor *base = base_of(*node);
+        const bool written = std::any_of(outputs.begin(), outputs.end(),
+                                         [&](const ggml_tensor *out) { return base_of(out) == base; });
+        if (written || std::find(begin, end, base) == end) {
+            continue;
+        }
+        int uses = 0;
+        for (ggml_tensor **reader = begin; reader < end; reader++) {
+            uses += (int) std::count((*reader)->src, (*reader)->src + GGML_MAX_SRC, *node);
+        }
+        if (((*node)->flags & GGML_TENSOR_FLAG_OUTPUT) != 0 ||
+            ggml_node_get_use_count(cgraph, (int) (node - cgraph->nodes)) != uses) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool find_group(const ggml_cgraph *cgraph, int i, product_group &group) {
     const ggml_tensor *node = cgraph->nodes[i];
     switch (node->op) {
         case GGML_OP_RMS_NORM: return match_normed(cgraph, i, group);
@@ -270,8 +390,13 @@ static bool match(const ggml_cgraph *cgraph, int i, product_group &group) {
             }
             return group.n > 0;
         case GGML_OP_MUL_MAT_ID: return match_gated(cgraph, i, nullptr, group) || match_mix(cgraph, i, group);
+        case GGML_OP_SOFT_MAX: return match_choice(cgraph, i, group);
         default: return false;
     }
+}
+
+static bool match(const ggml_cgraph *cgraph, int i, product_group &group) {
+    return find_group(cgraph, i, group) && keeps_to_itself(cgraph, i, group);
 }
 
 // ---- before memory is laid out
@@ -279,7 +404,8 @@ static bool match(const ggml_cgraph *cgraph, int i, product_group &group) {
 
 // All that a group reads, its weights apart.
 static std::vector<const ggml_tensor *> inputs_of(const product_group &group) {
-    std::vector<const ggml_tensor *> inputs = {group.x, group.norm, group.ids, group.mix};
+    const ggml_tensor *ids = group.logits == nullptr ? group.ids : nullptr;
+    std::vector<const ggml_tensor *> inputs = {group.x, group.norm, ids, group.mix, group.logits};
     for (int m = 0; m < group.n; m++) {
         inputs.push_back(group.matrix[m].add);
     }
@@ -345,22 +471,20 @@ static bool overlap(const ggml_tensor *a, const ggml_tensor *b) {
     return first < second + ggml_nbytes(b) && second < first + ggml_nbytes(a);
 }
 
-// Nothing that is written may be read by another thread block, but for a sum in the place of what is added.
+// Nothing that is written may be read or written by another thread block, but for a sum in the place of what is added.
 static bool apart(const product_group &group) {
-    for (int m = 0; m < group.n; m++) {
-        const ggml_tensor *out = group.matrix[m].out;
-        for (const ggml_tensor *input : inputs_of(group)) {
-            if (overlap(out, input) && !(input == group.matrix[m].add && out->data == input->data)) {
+    const std::vector<const ggml_tensor *> inputs = inputs_of(group), outputs = outputs_of(group);
+    for (size_t o = 0; o < outputs.size(); o++) {
+        for (const ggml_tensor *input : inputs) {
+            const bool in_place = o < (size_t) group.n && input == group.matrix[o].add && outputs[o]->data == input->data;
+            if (overlap(outputs[o], input) && !in_place) {
                 return false;
             }
         }
-        for (int other = 0; other < m; other++) {
-            if (overlap(out, group.matrix[other].out)) {
+        for (size_t other = 0; other < o; other++) {
+            if (overlap(outputs[o], outputs[other])) {
                 return false;
             }
-        }
-        if (group.normed != nullptr && (overlap(out, group.normed) || overlap(group.normed, group.x))) {
-            return false;
         }
     }
     return true;
@@ -394,6 +518,8 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         }
     }
     const ggml_tensor *weight = group.matrix[0].weight;
+    const ggml_cuda_device_info::cuda_device_info &device = ggml_cuda_info().devices[ctx.device];
+    const int staging = ggml_cuda_highest_compiled_arch(device.cc) >= GGML_CUDA_CC_HOPPER ? (int) device.smpbo : 0;
     if (group.mix != nullptr) {
         const product_matrix m = matrix_of(group.matrix[0]);
         mix_args args = {};
@@ -402,6 +528,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         args.weights = (const float *) group.mix->data, args.add = m.add, args.out = m.out;
         args.weight = m.weight, args.row_bytes = m.row_bytes, args.expert_bytes = m.expert_bytes;
         args.used = group.ids->ne[0], args.columns = weight->ne[0], args.rows = m.rows;
+        args.staging = staging;
         CUDA_CHECK(mix_experts(args, ctx.stream()));
         return group.last - i;
     }
@@ -413,11 +540,21 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         memcpy(&args.epsilon, group.rms->op_params, sizeof(float));
         args.normed = group.normed != nullptr ? (float *) group.normed->data : nullptr;
     }
-    args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr;
+    if (group.logits != nullptr) {
+        args.choice = {(const float *) group.logits->data, (int32_t *) group.ids->data, (float *) group.weights->data,
+                       (int) group.logits->ne[0], group.divided, group.least, group.most, group.scale};
+    } else {
+        args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr;
+    }
+    find_next(cgraph, group);
+    if (group.next != nullptr && on_device(ctx, group.next)) {
+        args.next = (const char *) group.next->data, args.next_bytes = group.next->nb[2];
+    }
     args.used = group.ids != nullptr ? group.ids->ne[0] : 1;
     args.gated = group.gated;
     args.columns = weight->ne[0], args.n = group.n;
-    args.multiprocessors = ggml_cuda_info().devices[ctx.device].nsm;
+    args.multiprocessors = device.nsm;
+    args.staging = staging;
     for (int m = 0; m < group.n; m++) {
         args.matrix[m] = matrix_of(group.matrix[m]);
     }

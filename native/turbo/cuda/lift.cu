@@ -168,7 +168,7 @@ static __global__ void __launch_bounds__(lift_warps(format::id) * 32, 32 / lift_
         const uint32_t start = (uint32_t) (reinterpret_cast<uintptr_t>(source) & 3);
         const uint8_t *base = reinterpret_cast<const uint8_t *>(source) - start;
         uint32_t w[reader::words], unpacked[values / 4];
-        reader::load(w, reader::place(base, start, t), 0);
+        reader::template load<true>(w, reader::place(base, start, t), 0);
         const float own_scale = reader::scale(base, start) * format::unit(n);
         codes.template decode<0>(w, unpacked[0], unpacked[1]);
         codes.template decode<1>(w, unpacked[2], unpacked[3]);

@@ -1,4 +1,4 @@
-// Launches of products_kernel.cuh: which instance, how many thread blocks.
+// Launches of products_kernel.cuh: which instance, how many thread blocks, how much shared memory.
 
 #include "products_kernel.cuh"
 
@@ -6,15 +6,20 @@
 
 namespace turbo_cuda {
 
-static constexpr int mix_rows = 4;
+static constexpr int mix_rows = 8;
+static constexpr int kept_shared = 2 << 10; // of what a thread block may have, for the kernels' own variables
 
-bool products_read(ggml_type type, int64_t columns, bool gated) {
+bool products_read(ggml_type type, int64_t columns, bool gated, int vectors) {
+    constexpr int most = 40 << 10; // values: 45 KB, in blocks
+    if (columns * vectors > most) {
+        return false;
+    }
     switch (type) {
 #define TURBO_READS(TYPE, NAME) case GGML_TYPE_##TYPE:
         TURBO_PRODUCT_TYPES(TURBO_READS)
 #undef TURBO_READS
         return columns % ggml_blck_size(type) == 0 && columns % QK8_1 == 0;
-        case GGML_TYPE_F32: return !gated && columns % 4 == 0;
+        case GGML_TYPE_F32: return !gated && columns % 32 == 0;
         default: return false;
     }
 }
@@ -29,44 +34,91 @@ static int count_blocks(products_params &p, int rows) {
     return blocks;
 }
 
-template <ggml_type type, int rows>
-static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
-    const dim3 grid(count_blocks(p, rows * product_warps), p.used);
-    const size_t shared = p.columns / QK8_1 * sizeof(block_q8_1);
-    auto kernel = p.gated == GATE_NONE ? vector_products_kernel<type, rows, false>
-                                       : vector_products_kernel<type, rows, true>;
-    return launch_overlapped(kernel, grid, 32 * product_warps, shared, stream, p);
+// Room for `rows` rows that begin anywhere within 16 bytes.
+static int stage_of(int rows, int64_t row_bytes) {
+    return (int) ((rows * row_bytes + 15 + 15) / 16 * 16);
 }
 
-// Two rows a warp have more on their way, but not if that leaves multiprocessors idle.
-template <ggml_type type> static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
-    const bool many = count_blocks(p, 2 * product_warps) * p.used >= 2 * p.multiprocessors;
-    return many ? launch_rows<type, 2>(p, stream) : launch_rows<type, 1>(p, stream);
+// Can rows be staged of which a block has at least `rows` at a time? Pairs of blocks need whole pairs, and rows that are
+// whole words.
+static bool can_stage(ggml_type type, int staging, int columns, int64_t row_bytes, int rows, int vectors) {
+    const bool pairs = type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0;
+    return rows * (row_bytes + 32) + vectors * (columns * 5 / 4 + 96) <= staging - kept_shared &&
+           (!pairs || (columns % 64 == 0 && row_bytes % 4 == 0));
+}
+
+// More than 48 KB have to be asked for, of every kernel and device.
+template <class P> static cudaError_t launch(void (*kernel)(const P), dim3 grid, int threads, int shared, int staging,
+                                             cudaStream_t stream, const P &p) {
+    if (shared > 48 << 10) {
+        const cudaError_t error = cudaFuncSetAttribute(
+            (const void *) kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, staging - kept_shared);
+        if (error != cudaSuccess) {
+            return error;
+        }
+    }
+    return launch_overlapped(kernel, grid, threads, shared, stream, p);
+}
+
+template <ggml_type type, int rows, bool gated, bool staged>
+static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
+    const dim3 grid(count_blocks(p, rows * product_warps), p.used);
+    p.stage_bytes = staged ? stage_of(rows, p.matrix[0].row_bytes) : 0;
+    const int shared = p.vector_bytes + product_warps * (gated ? 2 : 1) * p.stage_bytes;
+    return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging, stream, p);
+}
+
+// Many rows a warp prepare the vector less often, but all multiprocessors shall have blocks, and some more than one.
+template <ggml_type type, bool gated, bool staged>
+static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
+    p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
+    const auto fits = [&](int rows) { // three blocks a multiprocessor
+        const int shared = (gated ? 2 : 1) * product_warps * stage_of(rows, p.matrix[0].row_bytes);
+        return count_blocks(p, rows * product_warps) * p.used >= 2 * p.multiprocessors &&
+               (!staged || shared + p.vector_bytes <= p.staging / 3);
+    };
+    if (!gated && fits(4)) {
+        return launch_rows<type, 4, gated, staged>(p, stream);
+    }
+    return fits(2) ? launch_rows<type, 2, gated, staged>(p, stream) : launch_rows<type, 1, gated, staged>(p, stream);
+}
+
+template <ggml_type type, bool staged> static cudaError_t launch_type(products_params &p, cudaStream_t stream) {
+    return p.gated == GATE_NONE ? launch_products<type, false, staged>(p, stream)
+                                : launch_products<type, true, staged>(p, stream);
 }
 
 cudaError_t products(const products_args &args, cudaStream_t stream) {
     products_params p{args};
+    const int rows = product_warps * (p.gated == GATE_NONE ? 1 : 2);
+    const bool staged = can_stage(p.type, p.staging, p.columns, p.matrix[0].row_bytes, rows, 1);
     switch (p.type) {
 #define TURBO_LAUNCH(TYPE, NAME) \
-    case GGML_TYPE_##TYPE: return launch_products<GGML_TYPE_##TYPE>(p, stream);
+    case GGML_TYPE_##TYPE:       \
+        return staged ? launch_type<GGML_TYPE_##TYPE, true>(p, stream) : launch_type<GGML_TYPE_##TYPE, false>(p, stream);
         TURBO_PRODUCT_TYPES(TURBO_LAUNCH)
 #undef TURBO_LAUNCH
-        case GGML_TYPE_F32: {
-            const dim3 grid(count_blocks(p, 1));
-            return launch_overlapped(float_products_kernel, grid, 32 * product_warps, 0, stream, p);
-        }
+        case GGML_TYPE_F32:
+            return launch(float_products_kernel, dim3(count_blocks(p, 1)), 32 * product_warps, 0, 0, stream, p);
         default: return cudaErrorInvalidValue;
     }
 }
 
-cudaError_t mix_experts(const mix_args &args, cudaStream_t stream) {
-    const mix_params p{args};
+template <ggml_type type, bool staged> static cudaError_t launch_mix(mix_params &p, cudaStream_t stream) {
+    p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
+    p.stage_bytes = staged ? stage_of(mix_rows, p.row_bytes) : 0;
     const dim3 grid((p.rows + mix_rows - 1) / mix_rows);
-    const size_t shared = (size_t) p.used * (p.columns / QK8_1) * sizeof(block_q8_1);
+    return launch(expert_mix_kernel<type, mix_rows, staged>, grid, 32 * p.used, p.used * (p.vector_bytes + p.stage_bytes),
+                  p.staging, stream, p);
+}
+
+cudaError_t mix_experts(const mix_args &args, cudaStream_t stream) {
+    mix_params p{args};
+    const bool staged = can_stage(p.type, p.staging, p.columns, p.row_bytes, p.used * mix_rows, p.used);
     switch (p.type) {
 #define TURBO_LAUNCH(TYPE, NAME) \
     case GGML_TYPE_##TYPE:       \
-        return launch_overlapped(expert_mix_kernel<GGML_TYPE_##TYPE, mix_rows>, grid, 32 * p.used, shared, stream, p);
+        return staged ? launch_mix<GGML_TYPE_##TYPE, true>(p, stream) : launch_mix<GGML_TYPE_##TYPE, false>(p, stream);
         TURBO_PRODUCT_TYPES(TURBO_LAUNCH)
 #undef TURBO_LAUNCH
         default: return cudaErrorInvalidValue;

@@ -29,6 +29,18 @@ struct product_matrix {
 
 static constexpr int max_products = 4;
 
+// The choice of experts from their logits, [experts]: softmax, the largest `used`, and if asked their weights divided by
+// the sum of those (no less than `least`, no more than `most`); times `scale`. Of equal logits the first is taken.
+struct expert_choice {
+    const float *logits; // null: the experts are chosen already
+    int32_t *ids;        // [used], results
+    float *weights;      // [used]
+    int experts;         // no more than max_chosen_from
+    bool divided;
+    float least, most, scale;
+};
+static constexpr int max_chosen_from = 256, max_chosen = 32;
+
 struct products_args {
     ggml_type type;        // of all matrices
     const float *x;        // [columns]
@@ -37,9 +49,13 @@ struct products_args {
     float *normed;         // null, or where the normed vector goes as well
     const int32_t *ids;    // null, or [used]: the experts to take, of one matrix
     int used;              // experts used; 1 without ids
+    expert_choice choice;  // made first, if there is one: then ids are its results
+    const char *next;      // null, or the matrix that comes next, of every expert: those taken are fetched ahead
+    int64_t next_bytes;    // of one expert
     gate_activation gated; // of all matrices; GATE_NONE: they have no gates
     int columns, n;
     int multiprocessors;
+    int staging; // bytes of shared memory a thread block may have where there is a copy engine (sm_90); else 0
     product_matrix matrix[max_products];
 };
 
@@ -54,11 +70,12 @@ struct mix_args {
     const char *weight;
     int64_t row_bytes, expert_bytes;
     int used, columns, rows;
+    int staging; // as above
 };
 
 // Matrices that these kernels read: quantised ones; f32 for products() without a gate. Columns are a multiple of the
-// type's block.
-bool products_read(ggml_type type, int64_t columns, bool gated);
+// type's block, and all of a vector (of `vectors`, one an expert) has room in the shared memory of any device.
+bool products_read(ggml_type type, int64_t columns, bool gated, int vectors = 1);
 static constexpr int max_mixed_experts = 16;
 
 cudaError_t products(const products_args &args, cudaStream_t stream);

@@ -1,38 +1,28 @@
-// The kernels of products.h. A warp takes `rows` rows of a matrix at a time; what all of them read of the vector is in
-// shared memory, 8 bits a value.
+// The kernels of products.h. A warp takes a few rows of a matrix; what all of them read of the vector is in shared memory,
+// 8 bits a value.
+//
+// What such a kernel waits for is memory, so everything it will read is asked for at once: where there is a copy engine
+// (sm_90), a warp has its rows brought to shared memory before anything else, and before the kernel ahead has ended unless
+// that one chooses the rows.
 
 #pragma once
 
 #include "products.h"
-#include "ptx.cuh"
+#include "products_rows.cuh"
 
 #include "unary.cuh"
-#include "vecdotq.cuh"
+
+#include <type_traits>
 
 namespace turbo_cuda {
 
-static constexpr int product_warps = 8;
-
-struct products_params : products_args {};
-struct mix_params : mix_args {};
-
-// How llama.cpp multiplies a block of a type with blocks of the vector: values a block, lanes that share it, integers a
-// lane takes, and the product of those.
-template <ggml_type type> struct block_product;
-#define TURBO_BLOCK_PRODUCT(TYPE, NAME)                                                                                \
-    template <> struct block_product<GGML_TYPE_##TYPE> {                                                               \
-        static constexpr int values = ggml_cuda_type_traits<GGML_TYPE_##TYPE>::qk;                                     \
-        static constexpr int step = VDR_##TYPE##_Q8_1_MMVQ;                                                            \
-        static constexpr int lanes = ggml_cuda_type_traits<GGML_TYPE_##TYPE>::qi / step;                               \
-        static __device__ __forceinline__ float dot(const void *row, const block_q8_1 *y, int block, int at) {         \
-            return vec_dot_##NAME##_q8_1(row, y, block, at);                                                           \
-        }                                                                                                              \
-    };
-#define TURBO_PRODUCT_TYPES(DO)                                                                                        \
-    DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(Q8_0, q8_0) DO(Q2_K, q2_K) DO(Q3_K, q3_K)           \
-    DO(Q4_K, q4_K) DO(Q5_K, q5_K) DO(Q6_K, q6_K) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
-TURBO_PRODUCT_TYPES(TURBO_BLOCK_PRODUCT)
-#undef TURBO_BLOCK_PRODUCT
+struct products_params : products_args {
+    int stage_bytes;  // of shared memory for a warp's rows of one matrix; 0: they are read where they lie
+    int vector_bytes; // of shared memory for the vector
+};
+struct mix_params : mix_args {
+    int stage_bytes, vector_bytes; // for a warp
+};
 
 // Sum over all threads of a block of product_warps warps.
 static __device__ __forceinline__ float block_sum(float x) {
@@ -50,96 +40,6 @@ static __device__ __forceinline__ float block_sum(float x) {
     return x;
 }
 
-// 1 over the root mean square of a vector of `columns` values (a multiple of 4), for all threads.
-static __device__ __forceinline__ float inverse_rms(const float *x, int columns, float epsilon) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int i = 4 * threadIdx.x; i < columns; i += 4 * 32 * product_warps) {
-        const float4 v = *reinterpret_cast<const float4 *>(x + i);
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
-    return rsqrtf(block_sum(sum) / columns + epsilon);
-}
-
-// Quantise `columns` values (a multiple of 32) as 8-bit blocks: `warps` warps, of which this is number `warp`, eight
-// values a lane. They are multiplied with `scale` and, unless it is null, norm[i]; the results go to `normed` as well
-// unless that is null.
-static __device__ __forceinline__ void quantize_vector(block_q8_1 *y, const float *x, int columns, int warp, int warps,
-                                                       float scale, const float *norm, float *normed) {
-    const int lane = threadIdx.x & 31;
-    for (int first = 256 * warp; first < columns; first += 256 * warps) {
-        const int at = first + 8 * lane;
-        float v[8] = {};
-        if (at < columns) {
-            const float4 low = *reinterpret_cast<const float4 *>(x + at),
-                         high = *reinterpret_cast<const float4 *>(x + at + 4);
-            v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-            v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-            if (norm != nullptr) {
-#pragma unroll
-                for (int i = 0; i < 8; i += 4) {
-                    const float4 n = __ldg(reinterpret_cast<const float4 *>(norm + at + i));
-                    v[i] *= scale * n.x, v[i + 1] *= scale * n.y, v[i + 2] *= scale * n.z, v[i + 3] *= scale * n.w;
-                }
-            }
-            if (normed != nullptr) {
-                *reinterpret_cast<float4 *>(normed + at) = make_float4(v[0], v[1], v[2], v[3]);
-                *reinterpret_cast<float4 *>(normed + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
-            }
-        }
-        float largest = 0.0f, sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            largest = fmaxf(largest, fabsf(v[i]));
-            sum += v[i];
-        }
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        }
-        const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-        uint32_t codes[2] = {};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            codes[i / 4] |= ((uint32_t) __float2int_rn(v[i] * inverse) & 0xffu) << 8 * (i % 4);
-        }
-        if (at < columns) {
-            block_q8_1 &block = y[at / 32];
-            uint32_t *words = reinterpret_cast<uint32_t *>(block.qs) + at % 32 / 4;
-            words[0] = codes[0], words[1] = codes[1];
-            if (lane % 4 == 0) {
-                block.ds = make_half2(largest / 127.0f, sum);
-            }
-        }
-    }
-}
-
-// Products of `rows` rows with the vector, complete in all lanes.
-template <ggml_type type, int rows>
-static __device__ __forceinline__ void row_products(float (&sum)[rows], const char *const (&row)[rows],
-                                                    const block_q8_1 *y, int columns) {
-    using product = block_product<type>;
-    constexpr int at_once = rows >= 4 ? 1 : 4 / rows; // steps: four products on their way
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int r = 0; r < rows; r++) {
-        sum[r] = 0.0f;
-    }
-    const int blocks = columns / product::values, at = product::step * (lane % product::lanes);
-#pragma unroll at_once
-    for (int block = lane / product::lanes; block < blocks; block += 32 / product::lanes) {
-#pragma unroll
-        for (int r = 0; r < rows; r++) {
-            sum[r] += product::dot(row[r], y + block * (product::values / QK8_1), block, at);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < rows; r++) {
-        sum[r] = warp_reduce_sum<32>(sum[r]);
-    }
-}
-
 static __device__ __forceinline__ float gate_of(gate_activation activation, float x) {
     switch (activation) {
         case GATE_SILU: return ggml_cuda_op_silu_single(x);
@@ -149,13 +49,53 @@ static __device__ __forceinline__ float gate_of(gate_activation activation, floa
     }
 }
 
-// Weights do not depend on the kernel before: have them on their way while that one ends.
-static __device__ __forceinline__ void fetch_ahead(const char *first, int64_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    for (int64_t at = 128 * (int) threadIdx.x; at < bytes; at += 128 * (int) blockDim.x) {
-        prefetch_l2(first + at);
+// The experts that `choice` takes, for all threads of a block: returns the one of place `slot`. The grid's first block
+// writes the results.
+static __device__ __forceinline__ int choose_experts(const expert_choice &choice, int used, int slot) {
+    __shared__ __align__(16) float logits[max_chosen_from];
+    __shared__ int chosen[max_chosen];
+    const int e = threadIdx.x;
+    const float own = e < choice.experts ? choice.logits[e] : -INFINITY;
+    static_assert(max_chosen_from == 32 * product_warps, "a thread an expert");
+    logits[e] = own;
+    if (e < used) {
+        chosen[e] = e; // places that no number takes, where some are no numbers
     }
-#endif
+    __syncthreads();
+    int before = 0;
+    for (int i = 0; i < choice.experts; i += 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(logits + i);
+        before += (v.x > own) + (v.y > own) + (v.z > own) + (v.w > own);
+        before += (v.x == own && i < e) + (v.y == own && i + 1 < e) + (v.z == own && i + 2 < e) +
+                  (v.w == own && i + 3 < e);
+    }
+    if (e < choice.experts && before < used) {
+        chosen[before] = e;
+    }
+    __syncthreads();
+    if (blockIdx.x == 0 && blockIdx.y == 0) {
+        const float largest = logits[chosen[0]], total = block_sum(expf(own - largest));
+        if (e < 32) {
+            float weight = e < used ? expf(logits[chosen[e < used ? e : 0]] - largest) / total : 0.0f;
+            if (choice.divided) {
+                weight /= fminf(fmaxf(warp_reduce_sum<32>(weight), choice.least), choice.most);
+            }
+            if (e < used) {
+                choice.ids[e] = chosen[e];
+                choice.weights[e] = weight * choice.scale;
+            }
+        }
+    }
+    return chosen[slot];
+}
+
+// A thread block's share of a matrix of which the next kernel will read all.
+static __device__ __forceinline__ void fetch_share(const char *matrix, int64_t bytes) {
+    const int64_t share = (bytes / gridDim.x + 127) / 128 * 128, first = blockIdx.x * share,
+                  end = min(first + share, bytes);
+    for (int64_t at = first + 128 * (int) threadIdx.x; at < end; at += 128 * (int) blockDim.x) {
+        prefetch_l2(matrix + at);
+    }
 }
 
 static __device__ __forceinline__ const product_matrix &matrix_of_block(const products_params &p) {
@@ -167,48 +107,60 @@ static __device__ __forceinline__ const product_matrix &matrix_of_block(const pr
     return p.matrix[m];
 }
 
-template <ggml_type type, int rows, bool gated>
+template <ggml_type type, int rows, bool gated, bool staged>
 static __global__ void __launch_bounds__(32 * product_warps) vector_products_kernel(const products_params p) {
-    extern __shared__ block_q8_1 vector_blocks[];
+    using layout = vector_layout<type, staged>;
+    constexpr int sums = gated ? 2 * rows : rows; // those of the gate behind the others
+    extern __shared__ __align__(16) uint8_t shared_bytes[];
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
-    const int block_row = ((int) blockIdx.x - a.first_block) * product_warps * rows, warp = threadIdx.x / 32;
-    if (p.ids == nullptr) {
-        const int64_t first = block_row * a.row_bytes,
-                      bytes = min(product_warps * rows, a.rows - block_row) * a.row_bytes;
-        fetch_ahead(a.weight + first, bytes);
-        if (gated) {
-            fetch_ahead(a.gate + first, bytes);
-        }
+    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    const int first = (((int) blockIdx.x - a.first_block) * product_warps + warp) * rows;
+    const bool by_id = p.ids != nullptr || p.choice.logits != nullptr;
+    vector_part part(p.x, p.columns, warp, product_warps);
+    part.load_norm(p.norm);
+    row_stage<staged> stage(shared_bytes + p.vector_bytes + warp * (gated ? 2 : 1) * p.stage_bytes, p.stage_bytes);
+    const auto fetch = [&](int64_t offset) {
+        const int64_t at = offset + first * a.row_bytes;
+        const int bytes = min(rows, a.rows - first) * (int) a.row_bytes; // a negative one: nothing to do
+        stage.fetch(a.weight + at, gated ? a.gate + at : nullptr, bytes);
+    };
+    if (!by_id) {
+        fetch(0);
     }
     wait_for_previous_kernel();
-    const int64_t expert = p.ids != nullptr ? p.ids[blockIdx.y] * a.expert_bytes : 0;
-    const float scale = p.norm != nullptr ? inverse_rms(p.x, p.columns, p.epsilon) : 1.0f;
-    quantize_vector(vector_blocks, p.x, p.columns, warp, product_warps, scale, p.norm,
-                    blockIdx.x == 0 && blockIdx.y == 0 ? p.normed : nullptr);
+    if (by_id) {
+        const int expert = p.choice.logits != nullptr ? choose_experts(p.choice, p.used, blockIdx.y) : p.ids[blockIdx.y];
+        fetch(expert * a.expert_bytes);
+        if (p.next != nullptr) {
+            fetch_share(p.next + expert * p.next_bytes, p.next_bytes);
+        }
+    }
+    const float add = a.add != nullptr && lane < rows && first + lane < a.rows ? a.add[first + lane] : 0.0f;
+    part.load();
+    float scale = 1.0f;
+    if (p.norm != nullptr) {
+        scale = rsqrtf(block_sum(part.squares()) / p.columns + p.epsilon);
+    }
+    part.template quantize<layout>(shared_bytes, scale, p.norm,
+                                   blockIdx.x == 0 && blockIdx.y == 0 ? p.normed : nullptr);
     __syncthreads();
-    const int first = block_row + warp * rows;
     if (first >= a.rows) {
         return;
     }
-    constexpr int sums = gated ? 2 * rows : rows; // those of the gate behind the others
+    stage.wait();
     const char *row_of[sums];
 #pragma unroll
     for (int r = 0; r < sums; r++) { // rows past the last are that again
-        row_of[r] = (r < rows ? a.weight : a.gate) + expert + min(first + r % rows, a.rows - 1) * a.row_bytes;
+        row_of[r] = stage.matrix(r >= rows) + min(r % rows, a.rows - 1 - first) * a.row_bytes;
     }
     float sum[sums];
-    row_products<type>(sum, row_of, vector_blocks, p.columns);
-    const int lane = threadIdx.x & 31;
+    row_products<layout>(sum, row_of, shared_bytes, p.columns);
 #pragma unroll
     for (int r = 0; r < rows; r++) {
-        const int row = first + r;
-        if (lane == r && row < a.rows) {
-            float result = gated ? sum[r] * gate_of(p.gated, sum[sums - rows + r]) : sum[r];
-            if (a.add != nullptr) {
-                result += a.add[row];
-            }
-            a.out[(int64_t) blockIdx.y * a.rows + row] = result;
+        if (lane == r && first + r < a.rows) {
+            const float result = gated ? sum[r] * gate_of(p.gated, sum[sums - rows + r]) : sum[r];
+            a.out[(int64_t) blockIdx.y * a.rows + first + r] = result + add;
         }
     }
 }
@@ -217,25 +169,27 @@ static __global__ void __launch_bounds__(32 * product_warps) vector_products_ker
 static __global__ void __launch_bounds__(32 * product_warps) float_products_kernel(const products_params p) {
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
-    const int row = (int) blockIdx.x - a.first_block;
+    const int row = (int) blockIdx.x - a.first_block, warp = threadIdx.x / 32;
     const float *weights = reinterpret_cast<const float *>(a.weight + row * a.row_bytes);
-    fetch_ahead(reinterpret_cast<const char *>(weights), p.columns * (int64_t) sizeof(float));
+    vector_part part(p.x, p.columns, warp, product_warps), matrix(weights, p.columns, warp, product_warps);
+    part.load_norm(p.norm);
+    matrix.load();
     wait_for_previous_kernel();
-    const float scale = p.norm != nullptr ? inverse_rms(p.x, p.columns, p.epsilon) : 1.0f;
-    float sum = 0.0f;
-#pragma unroll 2
-    for (int i = 4 * threadIdx.x; i < p.columns; i += 4 * 32 * product_warps) {
-        const float4 w = __ldg(reinterpret_cast<const float4 *>(weights + i));
-        float4 v = *reinterpret_cast<const float4 *>(p.x + i);
-        if (p.norm != nullptr) {
-            const float4 n = __ldg(reinterpret_cast<const float4 *>(p.norm + i));
-            v.x *= scale * n.x, v.y *= scale * n.y, v.z *= scale * n.z, v.w *= scale * n.w;
-        }
-        if (p.normed != nullptr && blockIdx.x == 0) {
-            *reinterpret_cast<float4 *>(p.normed + i) = v;
-        }
-        sum += w.x * v.x + w.y * v.y + w.z * v.z + w.w * v.w;
+    part.load();
+    float scale = 1.0f;
+    if (p.norm != nullptr) {
+        scale = rsqrtf(block_sum(part.squares()) / p.columns + p.epsilon);
     }
+    float sum = 0.0f;
+    part.each([&](int at, float(&v)[8]) {
+        part.normalize(at, v, scale, p.norm, blockIdx.x == 0 ? p.normed : nullptr);
+        float w[8];
+        matrix.get(at, w);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum += w[i] * v[i];
+        }
+    });
     __syncthreads(); // block_sum's memory is read until here
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
@@ -244,37 +198,59 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
 }
 
 // A warp an expert; the block sums what its warps found for the same rows.
-template <ggml_type type, int rows>
+template <ggml_type type, int rows, bool staged>
 static __global__ void __launch_bounds__(32 * max_mixed_experts) expert_mix_kernel(const mix_params p) {
-    extern __shared__ block_q8_1 vector_blocks[];
-    __shared__ float part[max_mixed_experts][rows];
+    using layout = vector_layout<type, staged>;
+    constexpr int at_once = layout::pairs ? 4 : 2;
+    extern __shared__ __align__(16) uint8_t shared_bytes[];
+    __shared__ float part_sum[max_mixed_experts][rows];
     let_next_kernel_start();
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = (int) blockIdx.x * rows;
-    block_q8_1 *y = vector_blocks + warp * (p.columns / QK8_1);
+    uint8_t *own = shared_bytes + warp * (p.vector_bytes + p.stage_bytes);
+    row_stage<staged> stage(own + p.vector_bytes, p.stage_bytes);
+    vector_part part(p.x + (int64_t) warp * p.columns, p.columns, 0, 1);
     wait_for_previous_kernel();
-    const char *matrix = p.weight + p.ids[warp] * p.expert_bytes, *row_of[rows];
-#pragma unroll
-    for (int r = 0; r < rows; r++) {
-        row_of[r] = matrix + min(first + r, p.rows - 1) * p.row_bytes;
-    }
-    quantize_vector(y, p.x + (int64_t) warp * p.columns, p.columns, 0, 1, 1.0f, nullptr, nullptr);
+    stage.fetch(p.weight + p.ids[warp] * p.expert_bytes + first * p.row_bytes, nullptr,
+                min(rows, p.rows - first) * (int) p.row_bytes);
+    part.load();
+    const float weight = p.weights[warp];
+    const int row = first + (int) threadIdx.x;
+    const float add = p.add != nullptr && threadIdx.x < rows && row < p.rows ? p.add[row] : 0.0f;
+    part.template quantize<layout>(own, 1.0f, nullptr, nullptr);
     __syncwarp();
-    float sum[rows];
-    row_products<type>(sum, row_of, y, p.columns);
+    stage.wait();
+    const auto mix = [&](auto lanes_a_row) {
+        constexpr int lanes = decltype(lanes_a_row)::value, beside = 32 / lanes; // rows side by side in a warp
+        const int own_row = lane / lanes;
 #pragma unroll
-    for (int r = 0; r < rows; r++) {
-        if (lane == r) {
-            part[warp][r] = sum[r] * p.weights[warp];
+        for (int r = 0; r < rows; r += at_once * beside) {
+            const char *row_of[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; i++) {
+                row_of[i] = stage.matrix(false) + min(r + i * beside + own_row, p.rows - 1 - first) * p.row_bytes;
+            }
+            float sum[at_once];
+            row_products<layout, at_once, lanes>(sum, row_of, own, p.columns);
+#pragma unroll
+            for (int i = 0; i < at_once; i++) {
+                if (lane % lanes == i) {
+                    part_sum[warp][r + i * beside + own_row] = sum[i] * weight;
+                }
+            }
         }
+    };
+    if (layout::pairs && p.columns <= 16 * 64) { // half a warp has lanes for all pairs of a row
+        mix(std::integral_constant<int, 16>());
+    } else {
+        mix(std::integral_constant<int, 32>());
     }
     __syncthreads();
-    const int row = first + (int) threadIdx.x;
     if (threadIdx.x < rows && row < p.rows) {
-        float total = part[0][threadIdx.x];
+        float total = part_sum[0][threadIdx.x];
         for (int e = 1; e < p.used; e++) {
-            total += part[e][threadIdx.x];
+            total += part_sum[e][threadIdx.x];
         }
-        p.out[row] = p.add != nullptr ? total + p.add[row] : total;
+        p.out[row] = total + add;
     }
 }
 

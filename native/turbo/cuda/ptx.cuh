@@ -164,6 +164,10 @@ static __device__ __forceinline__ void phase_init(uint64_t *phase, int arrivals)
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(phase)), "r"(arrivals) : "memory");
 }
 #ifdef TURBO_BULK_COPY
+// What this thread has initialised can be used by the copy engine.
+static __device__ __forceinline__ void phases_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 static __device__ __forceinline__ void phase_arrive(uint64_t *phase) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(phase)) : "memory");
 }

@@ -1,0 +1,313 @@
+// What the kernels of products_kernel.cuh are made of: the vector, quantised in shared memory; rows of a matrix, brought
+// there; and the products of both.
+
+#pragma once
+
+#include "ptx.cuh"
+
+#include "vecdotq.cuh"
+
+namespace turbo_cuda {
+
+static constexpr int product_warps = 8;
+
+// ---- rows of a matrix
+// ---------------------------------------------------------------------------------------------
+
+// How llama.cpp multiplies a block of a type with blocks of the vector: values a block, integers a lane takes, lanes
+// that share a block, and the product of those.
+template <ggml_type type> struct block_product;
+#define TURBO_BLOCK_PRODUCT(TYPE, NAME)                                                                                \
+    template <> struct block_product<GGML_TYPE_##TYPE> {                                                               \
+        static constexpr int values = ggml_cuda_type_traits<GGML_TYPE_##TYPE>::qk;                                     \
+        static constexpr int step = VDR_##TYPE##_Q8_1_MMVQ;                                                            \
+        static constexpr int lanes = ggml_cuda_type_traits<GGML_TYPE_##TYPE>::qi / step;                               \
+        static __device__ __forceinline__ float dot(const void *row, const block_q8_1 *y, int block, int at) {         \
+            return vec_dot_##NAME##_q8_1(row, y, block, at);                                                           \
+        }                                                                                                              \
+    };
+#define TURBO_PRODUCT_TYPES(DO)                                                                                        \
+    DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(Q8_0, q8_0) DO(Q2_K, q2_K) DO(Q3_K, q3_K)           \
+    DO(Q4_K, q4_K) DO(Q5_K, q5_K) DO(Q6_K, q6_K) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
+TURBO_PRODUCT_TYPES(TURBO_BLOCK_PRODUCT)
+#undef TURBO_BLOCK_PRODUCT
+
+// A warp's rows of one matrix, or of two, in shared memory (staged) or where they lie.
+template <bool staged> struct row_stage {
+    uint8_t *bytes;
+    int size; // of one matrix's part
+    const char *source[2];
+
+    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_) : bytes(bytes_), size(size_) {}
+
+    // Ask for `n` bytes of one or both; none if n <= 0. Whole 16-byte units are copied, so up to 15 bytes on either side
+    // come along: allocations of matrices are padded to more.
+    __device__ __forceinline__ void fetch(const char *first, const char *second, int n) {
+        source[0] = first, source[1] = second;
+#ifdef TURBO_BULK_COPY
+        if (staged && n > 0 && (threadIdx.x & 31) == 0) {
+            const int total[2] = {units(first, n), second != nullptr ? units(second, n) : 0};
+            phase_init(phase(), 1);
+            phases_ready();
+            phase_arrive_with_bytes(phase(), total[0] + total[1]);
+            bulk_copy(bytes, first - skew(first), total[0], phase());
+            if (second != nullptr) {
+                bulk_copy(bytes + size, second - skew(second), total[1], phase());
+            }
+        }
+#endif
+    }
+    // Until they have come, if any were asked for; all lanes.
+    __device__ __forceinline__ void wait() const {
+#ifdef TURBO_BULK_COPY
+        if (staged) {
+            __syncwarp(); // the barrier is initialised
+            phase_wait(phase(), 0);
+        }
+#endif
+    }
+    __device__ __forceinline__ const char *matrix(bool second) const {
+        const char *from = source[second];
+        return staged ? reinterpret_cast<const char *>(bytes) + (second ? size : 0) + skew(from) : from;
+    }
+
+private:
+    static __device__ __forceinline__ int skew(const char *p) { return (int) (reinterpret_cast<uintptr_t>(p) & 15); }
+    static __device__ __forceinline__ int units(const char *p, int n) { return (skew(p) + n + 15) / 16 * 16; }
+    static __device__ __forceinline__ uint64_t *phase() {
+        __shared__ uint64_t phases[16]; // one a warp
+        return phases + threadIdx.x / 32;
+    }
+};
+
+// ---- the vector
+// ---------------------------------------------------------------------------------------------------
+
+// Pairs of blocks of 32 values, a pair a lane: these types' blocks are not a whole number of words, but two are, and an
+// odd number, so that lanes meet no bank conflicts. y: codes of the pair; scale and sum of each block of it.
+template <ggml_type type> struct pair_product;
+template <> struct pair_product<GGML_TYPE_Q4_0> {
+    static constexpr int words = 9;
+    static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
+        uint32_t x[words];
+        int sum[2] = {};
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            x[i] = w[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t first = __funnelshift_r(x[i], x[i + 1], 16), second = x[5 + i];
+            sum[0] = __dp4a((int) (first & 0x0f0f0f0fu), (int) y[i], sum[0]);
+            sum[0] = __dp4a((int) (first >> 4 & 0x0f0f0f0fu), (int) y[4 + i], sum[0]);
+            sum[1] = __dp4a((int) (second & 0x0f0f0f0fu), (int) y[8 + i], sum[1]);
+            sum[1] = __dp4a((int) (second >> 4 & 0x0f0f0f0fu), (int) y[12 + i], sum[1]);
+        }
+        return half_at(x[0]) * (sum[0] * ds[0].x - 8.0f * ds[0].y) + half_at(x[4] >> 16) * (sum[1] * ds[1].x - 8.0f * ds[1].y);
+    }
+    static __device__ __forceinline__ float half_at(uint32_t bits) {
+        return __half2float(__ushort_as_half((unsigned short) bits));
+    }
+};
+template <> struct pair_product<GGML_TYPE_Q8_0> {
+    static constexpr int words = 17;
+    static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
+        uint32_t x[words];
+        int sum[2] = {};
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            x[i] = w[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum[0] = __dp4a((int) __funnelshift_r(x[i], x[i + 1], 16), (int) y[i], sum[0]);
+            sum[1] = __dp4a((int) x[9 + i], (int) y[8 + i], sum[1]);
+        }
+        return pair_product<GGML_TYPE_Q4_0>::half_at(x[0]) * (sum[0] * ds[0].x) +
+               pair_product<GGML_TYPE_Q4_0>::half_at(x[8] >> 16) * (sum[1] * ds[1].x);
+    }
+};
+
+// Where the codes of the vector are in shared memory, and how a row is multiplied with them: as llama.cpp's blocks, ...
+template <ggml_type type_, bool staged> struct vector_layout {
+    static constexpr ggml_type type = type_;
+    static constexpr bool pairs = staged && (type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0);
+    // ... or in pairs of blocks, 16 words of codes and two of scales, padded to 20 words for the same reason.
+    static constexpr int pair_bytes = 80;
+
+    static __host__ __device__ constexpr int bytes(int columns) {
+        return pairs ? (columns + 63) / 64 * pair_bytes : (columns / QK8_1 * (int) sizeof(block_q8_1) + 15) / 16 * 16;
+    }
+    static __device__ __forceinline__ uint32_t *codes(uint8_t *y, int value) {
+        return pairs ? reinterpret_cast<uint32_t *>(y + value / 64 * pair_bytes + value % 64)
+                     : reinterpret_cast<uint32_t *>(reinterpret_cast<block_q8_1 *>(y)[value / 32].qs) + value % 32 / 4;
+    }
+    static __device__ __forceinline__ half2 *scale_and_sum(uint8_t *y, int value) {
+        return pairs ? reinterpret_cast<half2 *>(y + value / 64 * pair_bytes + 64) + value / 32 % 2
+                     : &reinterpret_cast<block_q8_1 *>(y)[value / 32].ds;
+    }
+};
+
+// A warp's part of a vector of `columns` values (a multiple of 32): eight values a lane, every `warps` * 256.
+struct vector_part {
+    const float *x;
+    int columns, begin, step;
+    float first[8], norm_first[8]; // of the first step: they are asked for long before they are used
+
+    __device__ __forceinline__ vector_part(const float *x_, int columns_, int warp, int warps)
+        : x(x_), columns(columns_), begin(256 * warp + 8 * (int) (threadIdx.x & 31)), step(256 * warps) {}
+
+    static __device__ __forceinline__ void read(float (&v)[8], const float *from) {
+        const float4 low = *reinterpret_cast<const float4 *>(from), high = *reinterpret_cast<const float4 *>(from + 4);
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    }
+    __device__ __forceinline__ void load() {
+        if (begin < columns) {
+            read(first, x + begin);
+        }
+    }
+    __device__ __forceinline__ void load_norm(const float *norm) {
+        if (norm != nullptr && begin < columns) {
+            read(norm_first, norm + begin);
+            for (int at = begin + step; at < columns; at += step) {
+                prefetch_l2(norm + at);
+            }
+        }
+    }
+    __device__ __forceinline__ void get(int at, float (&v)[8]) const {
+        if (at == begin) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[i] = first[i];
+            }
+        } else {
+            read(v, x + at);
+        }
+    }
+    // f(place, values), eight at a time.
+    template <class F> __device__ __forceinline__ void each(const F &f) const {
+        for (int at = begin; at < columns; at += step) {
+            float v[8];
+            get(at, v);
+            f(at, v);
+        }
+    }
+    __device__ __forceinline__ float squares() const {
+        float sum = 0.0f;
+        each([&](int, const float(&v)[8]) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sum += v[i] * v[i];
+            }
+        });
+        return sum;
+    }
+    // v *= scale * norm[at ..], if there is a norm; kept in `normed` unless that is null.
+    __device__ __forceinline__ void normalize(int at, float (&v)[8], float scale, const float *norm, float *normed) const {
+        if (norm != nullptr) {
+            float n[8];
+            if (at == begin) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    n[i] = norm_first[i];
+                }
+            } else {
+                read(n, norm + at);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[i] *= scale * n[i];
+            }
+        }
+        if (normed != nullptr) {
+            *reinterpret_cast<float4 *>(normed + at) = make_float4(v[0], v[1], v[2], v[3]);
+            *reinterpret_cast<float4 *>(normed + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+        }
+    }
+    // Normalised, quantised in blocks of 32 (four lanes), into shared memory.
+    template <class layout>
+    __device__ __forceinline__ void quantize(uint8_t *y, float scale, const float *norm, float *normed) const {
+        for (int at = begin; at - 8 * (int) (threadIdx.x & 31) < columns; at += step) { // all lanes take part
+            float v[8] = {};
+            if (at < columns) {
+                get(at, v);
+                normalize(at, v, scale, norm, normed);
+            }
+            float largest = 0.0f, sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                largest = fmaxf(largest, fabsf(v[i]));
+                sum += v[i];
+            }
+#pragma unroll
+            for (int lanes = 1; lanes < 4; lanes *= 2) {
+                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+                sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+            }
+            const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+            uint32_t codes[2] = {};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                codes[i / 4] |= ((uint32_t) __float2int_rn(v[i] * inverse) & 0xffu) << 8 * (i % 4);
+            }
+            if (at < columns) {
+                uint32_t *words = layout::codes(y, at);
+                words[0] = codes[0], words[1] = codes[1];
+                if (at % 32 == 0) {
+                    *layout::scale_and_sum(y, at) = make_half2(largest / 127.0f, sum);
+                }
+            }
+        }
+    }
+};
+
+// ---- products
+// ------------------------------------------------------------------------------------------------------
+
+// Products of `rows` rows with the vector, complete in all lanes that share a row: all, or half a warp (pairs only).
+template <class layout, int rows, int lanes = 32>
+static __device__ __forceinline__ void row_products(float (&sum)[rows], const char *const (&row)[rows], const uint8_t *y,
+                                                    int columns) {
+    const int lane = threadIdx.x % lanes;
+#pragma unroll
+    for (int r = 0; r < rows; r++) {
+        sum[r] = 0.0f;
+    }
+    if constexpr (layout::pairs) {
+        using product = pair_product<layout::type>;
+        for (int pair = lane; 64 * pair < columns; pair += lanes) {
+            const uint8_t *at = y + pair * layout::pair_bytes;
+            uint32_t codes[16];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint4 four = reinterpret_cast<const uint4 *>(at)[i];
+                codes[4 * i] = four.x, codes[4 * i + 1] = four.y, codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
+            }
+            const half2 *ds = reinterpret_cast<const half2 *>(at + 64);
+            const float2 scales[2] = {__half22float2(ds[0]), __half22float2(ds[1])};
+#pragma unroll
+            for (int r = 0; r < rows; r++) {
+                sum[r] += product::dot(reinterpret_cast<const uint32_t *>(row[r]) + pair * product::words, codes, scales);
+            }
+        }
+    } else {
+        using product = block_product<layout::type>;
+        constexpr int at_once = rows >= 4 ? 1 : 4 / rows; // steps: four products on their way
+        const block_q8_1 *blocks_of_y = reinterpret_cast<const block_q8_1 *>(y);
+        const int blocks = columns / product::values, at = product::step * (lane % product::lanes);
+#pragma unroll at_once
+        for (int block = lane / product::lanes; block < blocks; block += 32 / product::lanes) {
+#pragma unroll
+            for (int r = 0; r < rows; r++) {
+                sum[r] += product::dot(row[r], blocks_of_y + block * (product::values / QK8_1), block, at);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < rows; r++) {
+        sum[r] = warp_reduce_sum<lanes>(sum[r]);
+    }
+}
+
+} // namespace turbo_cuda

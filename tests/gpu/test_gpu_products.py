@@ -111,7 +111,7 @@ def test_joined_products_give_the_logits(
     joined, apart, cpu = (results[setting][0][name] for setting in ("joined", "apart", "cpu"))
     assert np.isfinite(joined).all()
     # The vectors are quantised alike, but what is rounded last differs; the CPU rounds vectors in blocks of its own.
-    assert difference(joined, apart) < 0.02, name
+    assert difference(joined, apart) < 0.05, name
     noise = difference(apart, cpu)
     assert difference(joined, cpu) < 1.3 * noise + 0.01, (name, noise)
 

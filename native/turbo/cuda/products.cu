@@ -63,24 +63,34 @@ template <class P> static cudaError_t launch(void (*kernel)(const P), dim3 grid,
 template <ggml_type type, int rows, bool gated, bool staged>
 static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
     const dim3 grid(count_blocks(p, rows * product_warps), p.used);
+    p.vector_bytes = (vector_layout<type, staged>::bytes(p.columns) + 15) / 16 * 16;
     p.stage_bytes = staged ? stage_of(rows, p.matrix[0].row_bytes) : 0;
     const int shared = p.vector_bytes + product_warps * (gated ? 2 : 1) * p.stage_bytes;
     return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging, stream, p);
 }
 
-// Many rows a warp prepare the vector less often, but all multiprocessors shall have blocks, and some more than one.
+// As few blocks as there are multiprocessors, if so many rows a warp have room: what all of them do, and all of them read
+// the same, is done once a block. Large matrices: two blocks a multiprocessor.
 template <ggml_type type, bool gated, bool staged>
 static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
-    p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
-    const auto fits = [&](int rows) { // three blocks a multiprocessor
-        const int shared = (gated ? 2 : 1) * product_warps * stage_of(rows, p.matrix[0].row_bytes);
-        return count_blocks(p, rows * product_warps) * p.used >= 2 * p.multiprocessors &&
-               (!staged || shared + p.vector_bytes <= p.staging / 3);
-    };
-    if (!gated && fits(4)) {
-        return launch_rows<type, 4, gated, staged>(p, stream);
+    constexpr int most = gated ? 3 : 4;
+    int rows = 1;
+    while (rows < most && count_blocks(p, rows * product_warps) * p.used > p.multiprocessors) {
+        rows++;
     }
-    return fits(2) ? launch_rows<type, 2, gated, staged>(p, stream) : launch_rows<type, 1, gated, staged>(p, stream);
+    const auto shared = [&] {
+        return (gated ? 2 : 1) * product_warps * stage_of(rows, p.matrix[0].row_bytes) +
+               vector_layout<type, staged>::bytes(p.columns);
+    };
+    while (staged && rows > 1 && shared() > p.staging / 2) {
+        rows--;
+    }
+    switch (rows) {
+        case 1: return launch_rows<type, 1, gated, staged>(p, stream);
+        case 2: return launch_rows<type, 2, gated, staged>(p, stream);
+        case 3: return launch_rows<type, 3, gated, staged>(p, stream);
+        default: return launch_rows<type, most, gated, staged>(p, stream);
+    }
 }
 
 template <ggml_type type, bool staged> static cudaError_t launch_type(products_params &p, cudaStream_t stream) {
@@ -105,16 +115,18 @@ cudaError_t products(const products_args &args, cudaStream_t stream) {
 }
 
 template <ggml_type type, bool staged> static cudaError_t launch_mix(mix_params &p, cudaStream_t stream) {
-    p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
+    p.vector_bytes = (vector_layout<type, staged>::bytes(p.used * p.columns) + 15) / 16 * 16;
     p.stage_bytes = staged ? stage_of(mix_rows, p.row_bytes) : 0;
-    const dim3 grid((p.rows + mix_rows - 1) / mix_rows);
-    return launch(expert_mix_kernel<type, mix_rows, staged>, grid, 32 * p.used, p.used * (p.vector_bytes + p.stage_bytes),
-                  p.staging, stream, p);
+    p.warps_each = product_warps / p.used;
+    const int block_rows = mix_rows * p.warps_each;
+    const dim3 grid((p.rows + block_rows - 1) / block_rows);
+    return launch(expert_mix_kernel<type, mix_rows, staged>, grid, 32 * product_warps,
+                  p.vector_bytes + product_warps * p.stage_bytes, p.staging, stream, p);
 }
 
 cudaError_t mix_experts(const mix_args &args, cudaStream_t stream) {
     mix_params p{args};
-    const bool staged = can_stage(p.type, p.staging, p.columns, p.row_bytes, p.used * mix_rows, p.used);
+    const bool staged = can_stage(p.type, p.staging, p.columns, p.row_bytes, product_warps * mix_rows, p.used);
     switch (p.type) {
 #define TURBO_LAUNCH(TYPE, NAME) \
     case GGML_TYPE_##TYPE:       \

@@ -21,7 +21,8 @@ struct products_params : products_args {
     int vector_bytes; // of shared memory for the vector
 };
 struct mix_params : mix_args {
-    int stage_bytes, vector_bytes; // for a warp
+    int stage_bytes, vector_bytes; // for a warp; for all vectors
+    int warps_each;                // warps that share an expert, `rows` rows a warp
 };
 
 // Sum over all threads of a block of product_warps warps.
@@ -49,44 +50,73 @@ static __device__ __forceinline__ float gate_of(gate_activation activation, floa
     }
 }
 
-// The experts that `choice` takes, for all threads of a block: returns the one of place `slot`. The grid's first block
-// writes the results.
-static __device__ __forceinline__ int choose_experts(const expert_choice &choice, int used, int slot) {
-    __shared__ __align__(16) float logits[max_chosen_from];
-    __shared__ int chosen[max_chosen];
-    const int e = threadIdx.x;
-    const float own = e < choice.experts ? choice.logits[e] : -INFINITY;
-    static_assert(max_chosen_from == 32 * product_warps, "a thread an expert");
-    logits[e] = own;
-    if (e < used) {
-        chosen[e] = e; // places that no number takes, where some are no numbers
+// A float as an unsigned number of the same order, and back.
+static __device__ __forceinline__ uint32_t ordered(float x) {
+    const uint32_t bits = __float_as_uint(x);
+    return bits ^ ((int32_t) bits < 0 ? 0xffffffffu : 0x80000000u);
+}
+static __device__ __forceinline__ float from_ordered(uint32_t x) {
+    return __uint_as_float(x ^ ((int32_t) x < 0 ? 0x80000000u : 0xffffffffu));
+}
+
+// The experts that `choice` takes, by one warp: lane i gets the one of place i (0 behind the last). `writes`: the results
+// go to memory, too.
+static __device__ __forceinline__ int choose_experts(const expert_choice &choice, int used, bool writes) {
+    constexpr int each = max_chosen_from / 32;
+    const int lane = threadIdx.x & 31;
+    float logit[each];
+    uint32_t key[each]; // 0: none, or taken; below that of any number
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int e = lane + 32 * i;
+        logit[i] = e < choice.experts ? choice.logits[e] : -INFINITY;
     }
-    __syncthreads();
-    int before = 0;
-    for (int i = 0; i < choice.experts; i += 4) {
-        const float4 v = *reinterpret_cast<const float4 *>(logits + i);
-        before += (v.x > own) + (v.y > own) + (v.z > own) + (v.w > own);
-        before += (v.x == own && i < e) + (v.y == own && i + 1 < e) + (v.z == own && i + 2 < e) +
-                  (v.w == own && i + 3 < e);
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        key[i] = lane + 32 * i < choice.experts ? max(ordered(logit[i]), 1u) : 0u;
     }
-    if (e < choice.experts && before < used) {
-        chosen[before] = e;
-    }
-    __syncthreads();
-    if (blockIdx.x == 0 && blockIdx.y == 0) {
-        const float largest = logits[chosen[0]], total = block_sum(expf(own - largest));
-        if (e < 32) {
-            float weight = e < used ? expf(logits[chosen[e < used ? e : 0]] - largest) / total : 0.0f;
-            if (choice.divided) {
-                weight /= fminf(fmaxf(warp_reduce_sum<32>(weight), choice.least), choice.most);
-            }
-            if (e < used) {
-                choice.ids[e] = chosen[e];
-                choice.weights[e] = weight * choice.scale;
-            }
+    int mine = 0;
+    float taken = -INFINITY, largest = 0.0f;
+    for (int place = 0; place < used; place++) {
+        uint32_t best = 0;
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            best = max(best, key[i]);
+        }
+        best = __reduce_max_sync(0xffffffffu, best);
+        int e = max_chosen_from;
+#pragma unroll
+        for (int i = each - 1; i >= 0; i--) {
+            e = key[i] == best ? lane + 32 * i : e;
+        }
+        e = __reduce_min_sync(0xffffffffu, e);
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            key[i] = lane + 32 * i == e ? 0u : key[i];
+        }
+        if (place == 0) {
+            largest = from_ordered(best);
+        }
+        if (lane == place) {
+            mine = e, taken = from_ordered(best);
         }
     }
-    return chosen[slot];
+    if (writes) {
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            total += expf(logit[i] - largest);
+        }
+        float weight = expf(taken - largest) / warp_reduce_sum<32>(total);
+        if (choice.divided) {
+            weight /= fminf(fmaxf(warp_reduce_sum<32>(lane < used ? weight : 0.0f), choice.least), choice.most);
+        }
+        if (lane < used) {
+            choice.ids[lane] = mine;
+            choice.weights[lane] = weight * choice.scale;
+        }
+    }
+    return mine;
 }
 
 // A thread block's share of a matrix of which the next kernel will read all.
@@ -108,36 +138,43 @@ static __device__ __forceinline__ const product_matrix &matrix_of_block(const pr
 }
 
 template <ggml_type type, int rows, bool gated, bool staged>
-static __global__ void __launch_bounds__(32 * product_warps) vector_products_kernel(const products_params p) {
+static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_kernel(const products_params p) {
     using layout = vector_layout<type, staged>;
     constexpr int sums = gated ? 2 * rows : rows; // those of the gate behind the others
     extern __shared__ __align__(16) uint8_t shared_bytes[];
+    __shared__ int shared_expert;
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const int first = (((int) blockIdx.x - a.first_block) * product_warps + warp) * rows;
+    const int block_row = ((int) blockIdx.x - a.first_block) * product_warps * rows, first = block_row + warp * rows;
     const bool by_id = p.ids != nullptr || p.choice.logits != nullptr;
-    vector_part part(p.x, p.columns, warp, product_warps);
+    vector_part part(p.x, p.columns);
     part.load_norm(p.norm);
-    row_stage<staged> stage(shared_bytes + p.vector_bytes + warp * (gated ? 2 : 1) * p.stage_bytes, p.stage_bytes);
-    const auto fetch = [&](int64_t offset) {
-        const int64_t at = offset + first * a.row_bytes;
-        const int bytes = min(rows, a.rows - first) * (int) a.row_bytes; // a negative one: nothing to do
-        stage.fetch(a.weight + at, gated ? a.gate + at : nullptr, bytes);
+    const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, gated ? 2 : 1);
+    const auto fetch = [&](int expert) {
+        if (staged && lane < product_warps) {
+            const int row = block_row + lane * rows;
+            const int64_t at = expert * a.expert_bytes + row * a.row_bytes;
+            stage.fetch(lane, a.weight + at, a.gate + at, min(rows, a.rows - row) * (int) a.row_bytes);
+        }
     };
-    if (!by_id) {
+    if (warp == 0 && !by_id) {
         fetch(0);
     }
     wait_for_previous_kernel();
-    if (by_id) {
-        const int expert = p.choice.logits != nullptr ? choose_experts(p.choice, p.used, blockIdx.y) : p.ids[blockIdx.y];
-        fetch(expert * a.expert_bytes);
-        if (p.next != nullptr) {
-            fetch_share(p.next + expert * p.next_bytes, p.next_bytes);
+    part.load();
+    if (warp == 0 && by_id) {
+        int expert;
+        if (p.choice.logits != nullptr) {
+            const bool writes = blockIdx.x == 0 && blockIdx.y == 0;
+            expert = __shfl_sync(0xffffffffu, choose_experts(p.choice, p.used, writes), blockIdx.y);
+        } else {
+            expert = p.ids[blockIdx.y];
         }
+        fetch(expert);
+        shared_expert = expert;
     }
     const float add = a.add != nullptr && lane < rows && first + lane < a.rows ? a.add[first + lane] : 0.0f;
-    part.load();
     float scale = 1.0f;
     if (p.norm != nullptr) {
         scale = rsqrtf(block_sum(part.squares()) / p.columns + p.epsilon);
@@ -145,14 +182,20 @@ static __global__ void __launch_bounds__(32 * product_warps) vector_products_ker
     part.template quantize<layout>(shared_bytes, scale, p.norm,
                                    blockIdx.x == 0 && blockIdx.y == 0 ? p.normed : nullptr);
     __syncthreads();
+    const int expert = by_id ? shared_expert : 0;
+    if (p.next != nullptr) {
+        fetch_share(p.next + expert * p.next_bytes, p.next_bytes);
+    }
     if (first >= a.rows) {
         return;
     }
     stage.wait();
+    const int64_t at = expert * a.expert_bytes + first * a.row_bytes;
     const char *row_of[sums];
 #pragma unroll
     for (int r = 0; r < sums; r++) { // rows past the last are that again
-        row_of[r] = stage.matrix(r >= rows) + min(r % rows, a.rows - 1 - first) * a.row_bytes;
+        const char *own = r < rows ? stage.rows(0, a.weight + at) : stage.rows(1, a.gate + at);
+        row_of[r] = own + min(r % rows, a.rows - 1 - first) * a.row_bytes;
     }
     float sum[sums];
     row_products<layout>(sum, row_of, shared_bytes, p.columns);
@@ -169,9 +212,8 @@ static __global__ void __launch_bounds__(32 * product_warps) vector_products_ker
 static __global__ void __launch_bounds__(32 * product_warps) float_products_kernel(const products_params p) {
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
-    const int row = (int) blockIdx.x - a.first_block, warp = threadIdx.x / 32;
-    const float *weights = reinterpret_cast<const float *>(a.weight + row * a.row_bytes);
-    vector_part part(p.x, p.columns, warp, product_warps), matrix(weights, p.columns, warp, product_warps);
+    const int row = (int) blockIdx.x - a.first_block;
+    vector_part part(p.x, p.columns), matrix(reinterpret_cast<const float *>(a.weight + row * a.row_bytes), p.columns);
     part.load_norm(p.norm);
     matrix.load();
     wait_for_previous_kernel();
@@ -181,14 +223,20 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
         scale = rsqrtf(block_sum(part.squares()) / p.columns + p.epsilon);
     }
     float sum = 0.0f;
-    part.each([&](int at, float(&v)[8]) {
-        part.normalize(at, v, scale, p.norm, blockIdx.x == 0 ? p.normed : nullptr);
-        float w[8];
-        matrix.get(at, w);
+    int step = 0;
+    part.each(p.norm, [&](int at, const float(&from)[8], const float(&n)[8]) {
+        float v[8], w[8];
+        if (at < p.columns) {
+            part.normalize(v, at, from, n, scale, p.norm != nullptr, blockIdx.x == 0 ? p.normed : nullptr);
+            if (step >= vector_part::ahead) {
+                vector_part::read(w, matrix.x + at);
+            }
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sum += w[i] * v[i];
+            for (int i = 0; i < 8; i++) {
+                sum += v[i] * (step == 0 ? matrix.first[0][i] : step == 1 ? matrix.first[1][i] : w[i]);
+            }
         }
+        step++;
     });
     __syncthreads(); // block_sum's memory is read until here
     sum = block_sum(sum);
@@ -197,58 +245,70 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
     }
 }
 
-// A warp an expert; the block sums what its warps found for the same rows.
+// Some warps an expert; the block sums what they found for the same rows.
 template <ggml_type type, int rows, bool staged>
-static __global__ void __launch_bounds__(32 * max_mixed_experts) expert_mix_kernel(const mix_params p) {
+static __global__ void __launch_bounds__(32 * product_warps, 2) expert_mix_kernel(const mix_params p) {
     using layout = vector_layout<type, staged>;
     constexpr int at_once = layout::pairs ? 4 : 2;
     extern __shared__ __align__(16) uint8_t shared_bytes[];
-    __shared__ float part_sum[max_mixed_experts][rows];
+    __shared__ float part_sum[product_warps][rows];
     let_next_kernel_start();
-    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = (int) blockIdx.x * rows;
-    uint8_t *own = shared_bytes + warp * (p.vector_bytes + p.stage_bytes);
-    row_stage<staged> stage(own + p.vector_bytes, p.stage_bytes);
-    vector_part part(p.x + (int64_t) warp * p.columns, p.columns, 0, 1);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, block_rows = rows * p.warps_each,
+              block_row = (int) blockIdx.x * block_rows;
+    const int e = warp / p.warps_each, first = block_row + warp % p.warps_each * rows;
+    const bool works = e < p.used && first < p.rows;
+    const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, 1);
+    vector_part part(p.x, p.used * p.columns);
     wait_for_previous_kernel();
-    stage.fetch(p.weight + p.ids[warp] * p.expert_bytes + first * p.row_bytes, nullptr,
-                min(rows, p.rows - first) * (int) p.row_bytes);
     part.load();
-    const float weight = p.weights[warp];
-    const int row = first + (int) threadIdx.x;
-    const float add = p.add != nullptr && threadIdx.x < rows && row < p.rows ? p.add[row] : 0.0f;
-    part.template quantize<layout>(own, 1.0f, nullptr, nullptr);
-    __syncwarp();
-    stage.wait();
+    const int own_expert = p.ids[e < p.used ? e : 0];
+    if (staged && warp == 0 && lane < p.used * p.warps_each) {
+        const int row = block_row + lane % p.warps_each * rows;
+        stage.fetch(lane, p.weight + p.ids[lane / p.warps_each] * p.expert_bytes + row * p.row_bytes, nullptr,
+                    min(rows, p.rows - row) * (int) p.row_bytes);
+    }
+    const float weight = p.weights[e < p.used ? e : 0];
+    const int row = block_row + (int) threadIdx.x;
+    const bool sums = (int) threadIdx.x < block_rows && row < p.rows;
+    const float add = p.add != nullptr && sums ? p.add[row] : 0.0f;
+    part.template quantize<layout>(shared_bytes, 1.0f, nullptr, nullptr);
+    __syncthreads();
     const auto mix = [&](auto lanes_a_row) {
         constexpr int lanes = decltype(lanes_a_row)::value, beside = 32 / lanes; // rows side by side in a warp
-        const int own_row = lane / lanes;
+        const char *own = stage.rows(0, p.weight + own_expert * p.expert_bytes + first * p.row_bytes);
+        const uint8_t *y = shared_bytes + e * (layout::pairs ? p.columns / 64 * layout::pair_bytes
+                                                             : p.columns / QK8_1 * (int) sizeof(block_q8_1));
 #pragma unroll
         for (int r = 0; r < rows; r += at_once * beside) {
             const char *row_of[at_once];
 #pragma unroll
             for (int i = 0; i < at_once; i++) {
-                row_of[i] = stage.matrix(false) + min(r + i * beside + own_row, p.rows - 1 - first) * p.row_bytes;
+                row_of[i] = own + min(r + i * beside + lane / lanes, p.rows - 1 - first) * p.row_bytes;
             }
             float sum[at_once];
-            row_products<layout, at_once, lanes>(sum, row_of, own, p.columns);
+            row_products<layout, at_once, lanes>(sum, row_of, y, p.columns);
 #pragma unroll
             for (int i = 0; i < at_once; i++) {
                 if (lane % lanes == i) {
-                    part_sum[warp][r + i * beside + own_row] = sum[i] * weight;
+                    part_sum[warp][r + i * beside + lane / lanes] = sum[i] * weight;
                 }
             }
         }
     };
-    if (layout::pairs && p.columns <= 16 * 64) { // half a warp has lanes for all pairs of a row
-        mix(std::integral_constant<int, 16>());
-    } else {
-        mix(std::integral_constant<int, 32>());
+    if (works) {
+        stage.wait();
+        if (layout::pairs && p.columns <= 16 * 64) { // half a warp has lanes for all pairs of a row
+            mix(std::integral_constant<int, 16>());
+        } else {
+            mix(std::integral_constant<int, 32>());
+        }
     }
     __syncthreads();
-    if (threadIdx.x < rows && row < p.rows) {
-        float total = part_sum[0][threadIdx.x];
-        for (int e = 1; e < p.used; e++) {
-            total += part_sum[e][threadIdx.x];
+    if (sums) {
+        const int own = threadIdx.x / rows, r = threadIdx.x % rows;
+        float total = part_sum[own][r];
+        for (int i = 1; i < p.used; i++) {
+            total += part_sum[i * p.warps_each + own][r];
         }
         p.out[row] = total + add;
     }

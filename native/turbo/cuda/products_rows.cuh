@@ -9,7 +9,7 @@
 
 namespace turbo_cuda {
 
-static constexpr int product_warps = 8;
+static constexpr int product_warps = 16;
 
 // ---- rows of a matrix
 // ---------------------------------------------------------------------------------------------
@@ -32,51 +32,53 @@ template <ggml_type type> struct block_product;
 TURBO_PRODUCT_TYPES(TURBO_BLOCK_PRODUCT)
 #undef TURBO_BLOCK_PRODUCT
 
-// A warp's rows of one matrix, or of two, in shared memory (staged) or where they lie.
+// The warps' rows of one matrix, or of two, in shared memory (staged) or where they lie. Lane w of the block's first warp
+// asks for those of warp w, so that nobody has to meet before that.
 template <bool staged> struct row_stage {
-    uint8_t *bytes;
-    int size; // of one matrix's part
-    const char *source[2];
+    uint8_t *bytes; // of the first warp
+    int size, parts; // of a warp's part of one matrix; matrices
 
-    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_) : bytes(bytes_), size(size_) {}
+    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_, int parts_)
+        : bytes(bytes_), size(size_), parts(parts_) {}
 
-    // Ask for `n` bytes of one or both; none if n <= 0. Whole 16-byte units are copied, so up to 15 bytes on either side
-    // come along: allocations of matrices are padded to more.
-    __device__ __forceinline__ void fetch(const char *first, const char *second, int n) {
-        source[0] = first, source[1] = second;
+    // Ask for `n` bytes of one or both for warp `warp`, none if n <= 0; by one lane. Whole 16-byte units are copied, so up
+    // to 15 bytes on either side come along: allocations of matrices are padded to more.
+    __device__ __forceinline__ void fetch(int warp, const char *first, const char *second, int n) const {
 #ifdef TURBO_BULK_COPY
-        if (staged && n > 0 && (threadIdx.x & 31) == 0) {
-            const int total[2] = {units(first, n), second != nullptr ? units(second, n) : 0};
-            phase_init(phase(), 1);
+        if (staged && n > 0) {
+            const int total[2] = {units(first, n), parts > 1 ? units(second, n) : 0};
+            phase_init(phase(warp), 1);
             phases_ready();
-            phase_arrive_with_bytes(phase(), total[0] + total[1]);
-            bulk_copy(bytes, first - skew(first), total[0], phase());
-            if (second != nullptr) {
-                bulk_copy(bytes + size, second - skew(second), total[1], phase());
+            phase_arrive_with_bytes(phase(warp), total[0] + total[1]);
+            bulk_copy(part(warp, 0), first - skew(first), total[0], phase(warp));
+            if (parts > 1) {
+                bulk_copy(part(warp, 1), second - skew(second), total[1], phase(warp));
             }
         }
 #endif
     }
-    // Until they have come, if any were asked for; all lanes.
+    // Until they have come, those of this warp, if any were asked for: after a barrier of the block.
     __device__ __forceinline__ void wait() const {
 #ifdef TURBO_BULK_COPY
         if (staged) {
-            __syncwarp(); // the barrier is initialised
-            phase_wait(phase(), 0);
+            phase_wait(phase(threadIdx.x / 32), 0);
         }
 #endif
     }
-    __device__ __forceinline__ const char *matrix(bool second) const {
-        const char *from = source[second];
-        return staged ? reinterpret_cast<const char *>(bytes) + (second ? size : 0) + skew(from) : from;
+    // Where this warp finds what lies at `from`, its rows of matrix `which`.
+    __device__ __forceinline__ const char *rows(int which, const char *from) const {
+        return staged ? reinterpret_cast<const char *>(part(threadIdx.x / 32, which)) + skew(from) : from;
     }
 
 private:
+    __device__ __forceinline__ uint8_t *part(int warp, int which) const {
+        return bytes + (warp * parts + which) * size;
+    }
     static __device__ __forceinline__ int skew(const char *p) { return (int) (reinterpret_cast<uintptr_t>(p) & 15); }
     static __device__ __forceinline__ int units(const char *p, int n) { return (skew(p) + n + 15) / 16 * 16; }
-    static __device__ __forceinline__ uint64_t *phase() {
-        __shared__ uint64_t phases[16]; // one a warp
-        return phases + threadIdx.x / 32;
+    static __device__ __forceinline__ uint64_t *phase(int warp) {
+        __shared__ uint64_t phases[product_warps];
+        return phases + warp;
     }
 };
 
@@ -148,14 +150,17 @@ template <ggml_type type_, bool staged> struct vector_layout {
     }
 };
 
-// A warp's part of a vector of `columns` values (a multiple of 32): eight values a lane, every `warps` * 256.
+// A warp's part of a vector of `columns` values (a multiple of 32): eight values a lane, every 256 values a warp.
 struct vector_part {
+    static constexpr int ahead = 2; // steps that are asked for long before they are used
     const float *x;
-    int columns, begin, step;
-    float first[8], norm_first[8]; // of the first step: they are asked for long before they are used
+    int columns, begin;
+    float first[ahead][8], norm_first[8];
 
-    __device__ __forceinline__ vector_part(const float *x_, int columns_, int warp, int warps)
-        : x(x_), columns(columns_), begin(256 * warp + 8 * (int) (threadIdx.x & 31)), step(256 * warps) {}
+    static constexpr int step = 256 * product_warps;
+
+    __device__ __forceinline__ vector_part(const float *x_, int columns_)
+        : x(x_), columns(columns_), begin(8 * (int) threadIdx.x) {}
 
     static __device__ __forceinline__ void read(float (&v)[8], const float *from) {
         const float4 low = *reinterpret_cast<const float4 *>(from), high = *reinterpret_cast<const float4 *>(from + 4);
@@ -163,76 +168,81 @@ struct vector_part {
         v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
     }
     __device__ __forceinline__ void load() {
-        if (begin < columns) {
-            read(first, x + begin);
+#pragma unroll
+        for (int i = 0; i < ahead; i++) {
+            if (begin + i * step < columns) {
+                read(first[i], x + begin + i * step);
+            }
         }
     }
     __device__ __forceinline__ void load_norm(const float *norm) {
-        if (norm != nullptr && begin < columns) {
-            read(norm_first, norm + begin);
+        if (norm != nullptr) {
+            if (begin < columns) {
+                read(norm_first, norm + begin);
+            }
             for (int at = begin + step; at < columns; at += step) {
                 prefetch_l2(norm + at);
             }
         }
     }
-    __device__ __forceinline__ void get(int at, float (&v)[8]) const {
-        if (at == begin) {
+    // f(place, values, values of the norm), eight at a time; all lanes of a warp that has any.
+    template <class F> __device__ __forceinline__ void each(const float *norm, const F &f) const {
+        const int warp_begin = begin - 8 * (int) (threadIdx.x & 31);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] = first[i];
+        for (int i = 0; i < ahead; i++) {
+            const int at = begin + i * step;
+            if (warp_begin + i * step < columns) {
+                if (i == 0 || norm == nullptr || at >= columns) {
+                    f(at, first[i], norm_first);
+                } else {
+                    float n[8];
+                    read(n, norm + at);
+                    f(at, first[i], n);
+                }
             }
-        } else {
-            read(v, x + at);
         }
-    }
-    // f(place, values), eight at a time.
-    template <class F> __device__ __forceinline__ void each(const F &f) const {
-        for (int at = begin; at < columns; at += step) {
-            float v[8];
-            get(at, v);
-            f(at, v);
+        for (int at = begin + ahead * step; at - begin + warp_begin < columns; at += step) {
+            float v[8] = {}, n[8] = {};
+            if (at < columns) {
+                read(v, x + at);
+                if (norm != nullptr) {
+                    read(n, norm + at);
+                }
+            }
+            f(at, v, n);
         }
     }
     __device__ __forceinline__ float squares() const {
         float sum = 0.0f;
-        each([&](int, const float(&v)[8]) {
+        each(nullptr, [&](int at, const float(&v)[8], const float(&)[8]) {
+            if (at < columns) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum += v[i] * v[i];
+                for (int i = 0; i < 8; i++) {
+                    sum += v[i] * v[i];
+                }
             }
         });
         return sum;
     }
-    // v *= scale * norm[at ..], if there is a norm; kept in `normed` unless that is null.
-    __device__ __forceinline__ void normalize(int at, float (&v)[8], float scale, const float *norm, float *normed) const {
-        if (norm != nullptr) {
-            float n[8];
-            if (at == begin) {
+    // x = v * scale * n, if there is a norm, else v; kept in `normed` unless that is null.
+    static __device__ __forceinline__ void normalize(float (&x)[8], int at, const float (&v)[8], const float (&n)[8],
+                                                     float scale, bool norm, float *normed) {
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    n[i] = norm_first[i];
-                }
-            } else {
-                read(n, norm + at);
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] *= scale * n[i];
-            }
+        for (int i = 0; i < 8; i++) {
+            x[i] = norm ? v[i] * (scale * n[i]) : v[i];
         }
         if (normed != nullptr) {
-            *reinterpret_cast<float4 *>(normed + at) = make_float4(v[0], v[1], v[2], v[3]);
-            *reinterpret_cast<float4 *>(normed + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+            *reinterpret_cast<float4 *>(normed + at) = make_float4(x[0], x[1], x[2], x[3]);
+            *reinterpret_cast<float4 *>(normed + at + 4) = make_float4(x[4], x[5], x[6], x[7]);
         }
     }
     // Normalised, quantised in blocks of 32 (four lanes), into shared memory.
     template <class layout>
     __device__ __forceinline__ void quantize(uint8_t *y, float scale, const float *norm, float *normed) const {
-        for (int at = begin; at - 8 * (int) (threadIdx.x & 31) < columns; at += step) { // all lanes take part
+        each(norm, [&](int at, const float(&from)[8], const float(&n)[8]) {
             float v[8] = {};
             if (at < columns) {
-                get(at, v);
-                normalize(at, v, scale, norm, normed);
+                normalize(v, at, from, n, scale, norm != nullptr, normed);
             }
             float largest = 0.0f, sum = 0.0f;
 #pragma unroll
@@ -258,7 +268,7 @@ struct vector_part {
                     *layout::scale_and_sum(y, at) = make_half2(largest / 127.0f, sum);
                 }
             }
-        }
+        });
     }
 };
 

@@ -64,8 +64,8 @@ template <ggml_type type, int rows, bool gated, bool staged>
 static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
     const dim3 grid(count_blocks(p, rows * product_warps), p.used);
     p.vector_bytes = (vector_layout<type, staged>::bytes(p.columns) + 15) / 16 * 16;
-    p.stage_bytes = staged ? stage_of(rows, p.matrix[0].row_bytes) : 0;
-    const int shared = p.vector_bytes + product_warps * (gated ? 2 : 1) * p.stage_bytes;
+    p.stage_bytes = staged ? stage_of(rows * product_warps, p.matrix[0].row_bytes) : 0;
+    const int shared = p.vector_bytes + (gated ? 2 : 1) * p.stage_bytes;
     return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging, stream, p);
 }
 
@@ -79,7 +79,7 @@ static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
         rows++;
     }
     const auto shared = [&] {
-        return (gated ? 2 : 1) * product_warps * stage_of(rows, p.matrix[0].row_bytes) +
+        return (gated ? 2 : 1) * stage_of(rows * product_warps, p.matrix[0].row_bytes) +
                vector_layout<type, staged>::bytes(p.columns);
     };
     while (staged && rows > 1 && shared() > p.staging / 2) {
@@ -116,12 +116,12 @@ cudaError_t products(const products_args &args, cudaStream_t stream) {
 
 template <ggml_type type, bool staged> static cudaError_t launch_mix(mix_params &p, cudaStream_t stream) {
     p.vector_bytes = (vector_layout<type, staged>::bytes(p.used * p.columns) + 15) / 16 * 16;
-    p.stage_bytes = staged ? stage_of(mix_rows, p.row_bytes) : 0;
     p.warps_each = product_warps / p.used;
     const int block_rows = mix_rows * p.warps_each;
+    p.stage_bytes = staged ? stage_of(block_rows, p.row_bytes) : 0;
     const dim3 grid((p.rows + block_rows - 1) / block_rows);
     return launch(expert_mix_kernel<type, mix_rows, staged>, grid, 32 * product_warps,
-                  p.vector_bytes + product_warps * p.stage_bytes, p.staging, stream, p);
+                  p.vector_bytes + p.used * p.stage_bytes, p.staging, stream, p);
 }
 
 cudaError_t mix_experts(const mix_args &args, cudaStream_t stream) {

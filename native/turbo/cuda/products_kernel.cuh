@@ -17,11 +17,11 @@
 namespace turbo_cuda {
 
 struct products_params : products_args {
-    int stage_bytes;  // of shared memory for a warp's rows of one matrix; 0: they are read where they lie
+    int stage_bytes;  // of shared memory for the block's rows of one matrix; 0: they are read where they lie
     int vector_bytes; // of shared memory for the vector
 };
 struct mix_params : mix_args {
-    int stage_bytes, vector_bytes; // for a warp; for all vectors
+    int stage_bytes, vector_bytes; // for an expert's rows; for all vectors
     int warps_each;                // warps that share an expert, `rows` rows a warp
 };
 
@@ -50,73 +50,55 @@ static __device__ __forceinline__ float gate_of(gate_activation activation, floa
     }
 }
 
-// A float as an unsigned number of the same order, and back.
-static __device__ __forceinline__ uint32_t ordered(float x) {
-    const uint32_t bits = __float_as_uint(x);
-    return bits ^ ((int32_t) bits < 0 ? 0xffffffffu : 0x80000000u);
-}
-static __device__ __forceinline__ float from_ordered(uint32_t x) {
-    return __uint_as_float(x ^ ((int32_t) x < 0 ? 0x80000000u : 0xffffffffu));
-}
-
-// The experts that `choice` takes, by one warp: lane i gets the one of place i (0 behind the last). `writes`: the results
-// go to memory, too.
-static __device__ __forceinline__ int choose_experts(const expert_choice &choice, int used, bool writes) {
-    constexpr int each = max_chosen_from / 32;
-    const int lane = threadIdx.x & 31;
-    float logit[each];
-    uint32_t key[each]; // 0: none, or taken; below that of any number
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        const int e = lane + 32 * i;
-        logit[i] = e < choice.experts ? choice.logits[e] : -INFINITY;
+// The experts that `choice` takes, by a thread block: `chosen` gets them, the largest logit's first. Some threads an expert
+// count those that come before it. The grid's first block writes the results, too.
+static __device__ __forceinline__ void choose_experts(const expert_choice &choice, int used, int (&chosen)[max_chosen],
+                                                      bool writes) {
+    static_assert(2 * max_chosen_from == 32 * product_warps, "two or four threads an expert");
+    __shared__ __align__(16) float logits[max_chosen_from];
+    const int t = threadIdx.x, each = choice.experts > max_chosen_from / 2 ? 2 : 4, e = t / each, part = t % each;
+    if (t < max_chosen_from) {
+        logits[t] = t < choice.experts ? choice.logits[t] : -INFINITY;
     }
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        key[i] = lane + 32 * i < choice.experts ? max(ordered(logit[i]), 1u) : 0u;
+    if (t < used) {
+        chosen[t] = t; // places that no number takes, where some are no numbers
     }
-    int mine = 0;
-    float taken = -INFINITY, largest = 0.0f;
-    for (int place = 0; place < used; place++) {
-        uint32_t best = 0;
-#pragma unroll
-        for (int i = 0; i < each; i++) {
-            best = max(best, key[i]);
-        }
-        best = __reduce_max_sync(0xffffffffu, best);
-        int e = max_chosen_from;
-#pragma unroll
-        for (int i = each - 1; i >= 0; i--) {
-            e = key[i] == best ? lane + 32 * i : e;
-        }
-        e = __reduce_min_sync(0xffffffffu, e);
-#pragma unroll
-        for (int i = 0; i < each; i++) {
-            key[i] = lane + 32 * i == e ? 0u : key[i];
-        }
-        if (place == 0) {
-            largest = from_ordered(best);
-        }
-        if (lane == place) {
-            mine = e, taken = from_ordered(best);
-        }
+    __syncthreads();
+    const float own = logits[e];
+    const int share = each == 2 ? max_chosen_from / 2 : max_chosen_from / 8, first = part * share;
+    int before = 0;
+#pragma unroll 8
+    for (int i = first; i < first + share; i += 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(logits + i);
+        before += v.x > own || (v.x == own && i < e);
+        before += v.y > own || (v.y == own && i + 1 < e);
+        before += v.z > own || (v.z == own && i + 2 < e);
+        before += v.w > own || (v.w == own && i + 3 < e);
     }
-    if (writes) {
+    before += __shfl_xor_sync(0xffffffffu, before, 1);
+    if (each == 4) {
+        before += __shfl_xor_sync(0xffffffffu, before, 2);
+    }
+    if (part == 0 && e < choice.experts && before < used) {
+        chosen[before] = e;
+    }
+    __syncthreads();
+    if (writes && t < 32) {
+        const float largest = logits[chosen[0]];
         float total = 0.0f;
-#pragma unroll
-        for (int i = 0; i < each; i++) {
-            total += expf(logit[i] - largest);
+        for (int i = t; i < choice.experts; i += 32) {
+            total += expf(logits[i] - largest);
         }
-        float weight = expf(taken - largest) / warp_reduce_sum<32>(total);
+        float weight = t < used ? expf(logits[chosen[t < used ? t : 0]] - largest) : 0.0f;
+        weight /= warp_reduce_sum<32>(total);
         if (choice.divided) {
-            weight /= fminf(fmaxf(warp_reduce_sum<32>(lane < used ? weight : 0.0f), choice.least), choice.most);
+            weight /= fminf(fmaxf(warp_reduce_sum<32>(weight), choice.least), choice.most);
         }
-        if (lane < used) {
-            choice.ids[lane] = mine;
-            choice.weights[lane] = weight * choice.scale;
+        if (t < used) {
+            choice.ids[t] = chosen[t];
+            choice.weights[t] = weight * choice.scale;
         }
     }
-    return mine;
 }
 
 // A thread block's share of a matrix of which the next kernel will read all.
@@ -142,7 +124,7 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     using layout = vector_layout<type, staged>;
     constexpr int sums = gated ? 2 * rows : rows; // those of the gate behind the others
     extern __shared__ __align__(16) uint8_t shared_bytes[];
-    __shared__ int shared_expert;
+    __shared__ int chosen[max_chosen];
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -150,29 +132,28 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     const bool by_id = p.ids != nullptr || p.choice.logits != nullptr;
     vector_part part(p.x, p.columns);
     part.load_norm(p.norm);
-    const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, gated ? 2 : 1);
+    const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, 0);
     const auto fetch = [&](int expert) {
-        if (staged && lane < product_warps) {
-            const int row = block_row + lane * rows;
-            const int64_t at = expert * a.expert_bytes + row * a.row_bytes;
-            stage.fetch(lane, a.weight + at, a.gate + at, min(rows, a.rows - row) * (int) a.row_bytes);
+        if (threadIdx.x == 0) {
+            const int64_t at = expert * a.expert_bytes + block_row * a.row_bytes;
+            stage.fetch(a.weight + at, gated ? a.gate + at : nullptr,
+                        min(product_warps * rows, a.rows - block_row) * (int) a.row_bytes);
         }
     };
-    if (warp == 0 && !by_id) {
+    if (!by_id) {
         fetch(0);
     }
     wait_for_previous_kernel();
     part.load();
-    if (warp == 0 && by_id) {
-        int expert;
-        if (p.choice.logits != nullptr) {
-            const bool writes = blockIdx.x == 0 && blockIdx.y == 0;
-            expert = __shfl_sync(0xffffffffu, choose_experts(p.choice, p.used, writes), blockIdx.y);
+    int expert = 0;
+    if (by_id) {
+        if (gated && p.choice.logits != nullptr) {
+            choose_experts(p.choice, p.used, chosen, blockIdx.x == 0 && blockIdx.y == 0);
+            expert = chosen[blockIdx.y];
         } else {
             expert = p.ids[blockIdx.y];
         }
         fetch(expert);
-        shared_expert = expert;
     }
     const float add = a.add != nullptr && lane < rows && first + lane < a.rows ? a.add[first + lane] : 0.0f;
     float scale = 1.0f;
@@ -182,20 +163,19 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     part.template quantize<layout>(shared_bytes, scale, p.norm,
                                    blockIdx.x == 0 && blockIdx.y == 0 ? p.normed : nullptr);
     __syncthreads();
-    const int expert = by_id ? shared_expert : 0;
-    if (p.next != nullptr) {
+    if (gated && p.next != nullptr) {
         fetch_share(p.next + expert * p.next_bytes, p.next_bytes);
     }
     if (first >= a.rows) {
         return;
     }
     stage.wait();
-    const int64_t at = expert * a.expert_bytes + first * a.row_bytes;
+    const int64_t at = expert * a.expert_bytes + block_row * a.row_bytes;
     const char *row_of[sums];
 #pragma unroll
     for (int r = 0; r < sums; r++) { // rows past the last are that again
         const char *own = r < rows ? stage.rows(0, a.weight + at) : stage.rows(1, a.gate + at);
-        row_of[r] = own + min(r % rows, a.rows - 1 - first) * a.row_bytes;
+        row_of[r] = own + (min(first + r % rows, a.rows - 1) - block_row) * (int) a.row_bytes;
     }
     float sum[sums];
     row_products<layout>(sum, row_of, shared_bytes, p.columns);
@@ -257,15 +237,13 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) expert_mix_kerne
               block_row = (int) blockIdx.x * block_rows;
     const int e = warp / p.warps_each, first = block_row + warp % p.warps_each * rows;
     const bool works = e < p.used && first < p.rows;
-    const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, 1);
+    const row_stage<staged> stage(shared_bytes + p.vector_bytes + e * p.stage_bytes, p.stage_bytes, e);
     vector_part part(p.x, p.used * p.columns);
     wait_for_previous_kernel();
     part.load();
-    const int own_expert = p.ids[e < p.used ? e : 0];
-    if (staged && warp == 0 && lane < p.used * p.warps_each) {
-        const int row = block_row + lane % p.warps_each * rows;
-        stage.fetch(lane, p.weight + p.ids[lane / p.warps_each] * p.expert_bytes + row * p.row_bytes, nullptr,
-                    min(rows, p.rows - row) * (int) p.row_bytes);
+    const char *matrix = p.weight + p.ids[e < p.used ? e : 0] * p.expert_bytes + block_row * p.row_bytes;
+    if (lane == 0 && e < p.used && warp % p.warps_each == 0) {
+        stage.fetch(matrix, nullptr, min(block_rows, p.rows - block_row) * (int) p.row_bytes);
     }
     const float weight = p.weights[e < p.used ? e : 0];
     const int row = block_row + (int) threadIdx.x;
@@ -275,7 +253,7 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) expert_mix_kerne
     __syncthreads();
     const auto mix = [&](auto lanes_a_row) {
         constexpr int lanes = decltype(lanes_a_row)::value, beside = 32 / lanes; // rows side by side in a warp
-        const char *own = stage.rows(0, p.weight + own_expert * p.expert_bytes + first * p.row_bytes);
+        const char *own = stage.rows(0, matrix);
         const uint8_t *y = shared_bytes + e * (layout::pairs ? p.columns / 64 * layout::pair_bytes
                                                              : p.columns / QK8_1 * (int) sizeof(block_q8_1));
 #pragma unroll
@@ -283,7 +261,8 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) expert_mix_kerne
             const char *row_of[at_once];
 #pragma unroll
             for (int i = 0; i < at_once; i++) {
-                row_of[i] = own + min(r + i * beside + lane / lanes, p.rows - 1 - first) * p.row_bytes;
+                const int own_row = min(first + r + i * beside + lane / lanes, p.rows - 1) - block_row;
+                row_of[i] = own + own_row * (int) p.row_bytes;
             }
             float sum[at_once];
             row_products<layout, at_once, lanes>(sum, row_of, y, p.columns);

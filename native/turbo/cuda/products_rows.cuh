@@ -32,53 +32,50 @@ template <ggml_type type> struct block_product;
 TURBO_PRODUCT_TYPES(TURBO_BLOCK_PRODUCT)
 #undef TURBO_BLOCK_PRODUCT
 
-// The warps' rows of one matrix, or of two, in shared memory (staged) or where they lie. Lane w of the block's first warp
-// asks for those of warp w, so that nobody has to meet before that.
+// Neighbouring rows of one matrix, or of two, in shared memory (staged) or where they lie. A thread block has one such place
+// or several.
 template <bool staged> struct row_stage {
-    uint8_t *bytes; // of the first warp
-    int size, parts; // of a warp's part of one matrix; matrices
+    uint8_t *bytes;
+    int size, slot; // of one matrix's part; which place of the block
 
-    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_, int parts_)
-        : bytes(bytes_), size(size_), parts(parts_) {}
+    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_, int slot_) : bytes(bytes_), size(size_), slot(slot_) {}
 
-    // Ask for `n` bytes of one or both for warp `warp`, none if n <= 0; by one lane. Whole 16-byte units are copied, so up
-    // to 15 bytes on either side come along: allocations of matrices are padded to more.
-    __device__ __forceinline__ void fetch(int warp, const char *first, const char *second, int n) const {
+    // Ask for `n` bytes of one or both (null: one); by one thread. A copy costs its thread 150 cycles, so there is one a
+    // matrix. Whole 16-byte units are copied, up to 15 bytes on either side come along: allocations of matrices are padded
+    // to more.
+    __device__ __forceinline__ void fetch(const char *first, const char *second, int n) const {
 #ifdef TURBO_BULK_COPY
-        if (staged && n > 0) {
-            const int total[2] = {units(first, n), parts > 1 ? units(second, n) : 0};
-            phase_init(phase(warp), 1);
+        if (staged) {
+            const int total[2] = {units(first, n), second != nullptr ? units(second, n) : 0};
+            phase_init(phase(), 1);
             phases_ready();
-            phase_arrive_with_bytes(phase(warp), total[0] + total[1]);
-            bulk_copy(part(warp, 0), first - skew(first), total[0], phase(warp));
-            if (parts > 1) {
-                bulk_copy(part(warp, 1), second - skew(second), total[1], phase(warp));
+            phase_arrive_with_bytes(phase(), total[0] + total[1]);
+            bulk_copy(bytes, first - skew(first), total[0], phase());
+            if (second != nullptr) {
+                bulk_copy(bytes + size, second - skew(second), total[1], phase());
             }
         }
 #endif
     }
-    // Until they have come, those of this warp, if any were asked for: after a barrier of the block.
+    // Until they have come; after a barrier of the block behind fetch().
     __device__ __forceinline__ void wait() const {
 #ifdef TURBO_BULK_COPY
         if (staged) {
-            phase_wait(phase(threadIdx.x / 32), 0);
+            phase_wait(phase(), 0);
         }
 #endif
     }
-    // Where this warp finds what lies at `from`, its rows of matrix `which`.
+    // Where the rows are that lie at `from`, those of matrix `which`.
     __device__ __forceinline__ const char *rows(int which, const char *from) const {
-        return staged ? reinterpret_cast<const char *>(part(threadIdx.x / 32, which)) + skew(from) : from;
+        return staged ? reinterpret_cast<const char *>(bytes) + which * size + skew(from) : from;
     }
 
 private:
-    __device__ __forceinline__ uint8_t *part(int warp, int which) const {
-        return bytes + (warp * parts + which) * size;
-    }
     static __device__ __forceinline__ int skew(const char *p) { return (int) (reinterpret_cast<uintptr_t>(p) & 15); }
     static __device__ __forceinline__ int units(const char *p, int n) { return (skew(p) + n + 15) / 16 * 16; }
-    static __device__ __forceinline__ uint64_t *phase(int warp) {
+    __device__ __forceinline__ uint64_t *phase() const {
         __shared__ uint64_t phases[product_warps];
-        return phases + warp;
+        return phases + slot;
     }
 };
 
@@ -97,15 +94,23 @@ template <> struct pair_product<GGML_TYPE_Q4_0> {
         for (int i = 0; i < words; i++) {
             x[i] = w[i];
         }
+        int high[2] = {}; // sixteen times the sum
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t first = __funnelshift_r(x[i], x[i + 1], 16), second = x[5 + i];
-            sum[0] = __dp4a((int) (first & 0x0f0f0f0fu), (int) y[i], sum[0]);
-            sum[0] = __dp4a((int) (first >> 4 & 0x0f0f0f0fu), (int) y[4 + i], sum[0]);
-            sum[1] = __dp4a((int) (second & 0x0f0f0f0fu), (int) y[8 + i], sum[1]);
-            sum[1] = __dp4a((int) (second >> 4 & 0x0f0f0f0fu), (int) y[12 + i], sum[1]);
+            sum[0] = dot_u8_s8(first & 0x0f0f0f0fu, y[i], sum[0]);
+            high[0] = dot_u8_s8(first & 0xf0f0f0f0u, y[4 + i], high[0]);
+            sum[1] = dot_u8_s8(second & 0x0f0f0f0fu, y[8 + i], sum[1]);
+            high[1] = dot_u8_s8(second & 0xf0f0f0f0u, y[12 + i], high[1]);
         }
-        return half_at(x[0]) * (sum[0] * ds[0].x - 8.0f * ds[0].y) + half_at(x[4] >> 16) * (sum[1] * ds[1].x - 8.0f * ds[1].y);
+        const auto block = [&](int b) { return (sum[b] + high[b] * 0.0625f) * ds[b].x - 8.0f * ds[b].y; };
+        return half_at(x[0]) * block(0) + half_at(x[4] >> 16) * block(1);
+    }
+    // c plus the product of four unsigned and four signed bytes.
+    static __device__ __forceinline__ int dot_u8_s8(uint32_t a, uint32_t b, int c) {
+        int d;
+        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+        return d;
     }
     static __device__ __forceinline__ float half_at(uint32_t bits) {
         return __half2float(__ushort_as_half((unsigned short) bits));

@@ -35,9 +35,6 @@ struct product_group {
     int n = 0;
     const ggml_tensor *ids = nullptr, *mix = nullptr; // mix: the experts' weights
     gate_activation gated = GATE_NONE;
-    const ggml_tensor *logits = nullptr, *weights = nullptr; // of the choice of experts: what it reads and writes
-    bool divided = false;
-    float least = 0.0f, most = 0.0f, scale = 1.0f;
     const ggml_tensor *next = nullptr; // the matrix of every expert that is read next
 };
 
@@ -181,77 +178,6 @@ static void match_products(const ggml_cgraph *cgraph, int i, const ggml_tensor *
     }
 }
 
-static float float_param(const ggml_tensor *node, int i) {
-    float x;
-    memcpy(&x, node->op_params + i, sizeof(x));
-    return x;
-}
-
-// The choice of experts from the softmax of their logits on, up to their gated products: probabilities, their order,
-// the rows of those taken, and perhaps their division by their sum and a scale.
-static bool match_choice(const ggml_cgraph *cgraph, int i, product_group &group) {
-    const ggml_tensor *probs = cgraph->nodes[i];
-    const bool plain = computes(probs) && is_vector(probs) && is_vector(probs->src[0]) && probs->src[1] == nullptr &&
-                       probs->src[2] == nullptr && float_param(probs, 0) == 1.0f && float_param(probs, 1) == 0.0f;
-    int at = next_computing(cgraph, i);
-    if (!plain || probs->ne[0] > max_chosen_from || at >= cgraph->n_nodes || ggml_node_get_use_count(cgraph, i) != 2) {
-        return false;
-    }
-    const ggml_tensor *order = cgraph->nodes[at];
-    if (order->op != GGML_OP_ARGSORT || order->src[0] != probs || !used_once(cgraph, at) ||
-        ggml_get_op_params_i32(order, 0) != GGML_SORT_ORDER_DESC) {
-        return false;
-    }
-    at = next_computing(cgraph, at);
-    if (at >= cgraph->n_nodes) {
-        return false;
-    }
-    const ggml_tensor *rows = cgraph->nodes[at], *ids = rows->src[1];
-    if (rows->op != GGML_OP_GET_ROWS || rows->src[0]->view_src != probs || rows->src[0]->ne[0] != 1 ||
-        ids->view_src != order || ids->view_offs != 0 || ids->ne[0] > max_chosen || ggml_nelements(ids) != ids->ne[0] ||
-        ggml_nelements(rows) != ids->ne[0]) {
-        return false;
-    }
-    const ggml_tensor *weights = rows;
-    const auto follows = [&](ggml_op op, const ggml_tensor *of, bool once) { // the next node, if it is that
-        const int next = next_computing(cgraph, at);
-        if (next >= cgraph->n_nodes || cgraph->nodes[next]->op != op ||
-            (cgraph->nodes[next]->src[0] != of && cgraph->nodes[next]->src[0]->view_src != of) ||
-            (once && !used_once(cgraph, at))) {
-            return false;
-        }
-        at = next;
-        return true;
-    };
-    if (follows(GGML_OP_SUM_ROWS, weights, false)) {
-        const ggml_tensor *sum = cgraph->nodes[at];
-        if (ggml_nelements(sum) != 1 || !follows(GGML_OP_CLAMP, sum, true)) {
-            return false;
-        }
-        const ggml_tensor *limited = cgraph->nodes[at];
-        group.least = float_param(limited, 0), group.most = float_param(limited, 1);
-        if (!follows(GGML_OP_DIV, weights, true) || cgraph->nodes[at]->src[1] != limited) {
-            return false;
-        }
-        weights = cgraph->nodes[at], group.divided = true;
-    }
-    const ggml_tensor *unscaled = weights;
-    if (follows(GGML_OP_SCALE, unscaled, false)) {
-        weights = cgraph->nodes[at];
-        group.scale = float_param(weights, 0);
-        if (float_param(weights, 1) != 0.0f) {
-            return false;
-        }
-    }
-    const int first = next_computing(cgraph, at);
-    if (!ggml_is_contiguous(weights) || first >= cgraph->n_nodes || cgraph->nodes[first]->op != GGML_OP_MUL_MAT_ID ||
-        !match_gated(cgraph, first, nullptr, group) || group.ids != ids) {
-        return false;
-    }
-    group.logits = probs->src[0], group.weights = weights;
-    return true;
-}
-
 // The product of the experts that follows `group` and takes the same ones.
 static void find_next(const ggml_cgraph *cgraph, product_group &group) {
     const int next = next_computing(cgraph, group.last);
@@ -350,9 +276,6 @@ static std::vector<const ggml_tensor *> outputs_of(const product_group &group) {
     if (group.normed != nullptr) {
         outputs.push_back(group.normed);
     }
-    if (group.logits != nullptr) {
-        outputs.push_back(group.ids), outputs.push_back(group.weights);
-    }
     return outputs;
 }
 
@@ -390,7 +313,6 @@ static bool find_group(const ggml_cgraph *cgraph, int i, product_group &group) {
             }
             return group.n > 0;
         case GGML_OP_MUL_MAT_ID: return match_gated(cgraph, i, nullptr, group) || match_mix(cgraph, i, group);
-        case GGML_OP_SOFT_MAX: return match_choice(cgraph, i, group);
         default: return false;
     }
 }
@@ -404,8 +326,7 @@ static bool match(const ggml_cgraph *cgraph, int i, product_group &group) {
 
 // All that a group reads, its weights apart.
 static std::vector<const ggml_tensor *> inputs_of(const product_group &group) {
-    const ggml_tensor *ids = group.logits == nullptr ? group.ids : nullptr;
-    std::vector<const ggml_tensor *> inputs = {group.x, group.norm, ids, group.mix, group.logits};
+    std::vector<const ggml_tensor *> inputs = {group.x, group.norm, group.ids, group.mix};
     for (int m = 0; m < group.n; m++) {
         inputs.push_back(group.matrix[m].add);
     }
@@ -540,12 +461,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         memcpy(&args.epsilon, group.rms->op_params, sizeof(float));
         args.normed = group.normed != nullptr ? (float *) group.normed->data : nullptr;
     }
-    if (group.logits != nullptr) {
-        args.choice = {(const float *) group.logits->data, (int32_t *) group.ids->data, (float *) group.weights->data,
-                       (int) group.logits->ne[0], group.divided, group.least, group.most, group.scale};
-    } else {
-        args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr;
-    }
+    args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr;
     find_next(cgraph, group);
     if (group.next != nullptr && on_device(ctx, group.next)) {
         args.next = (const char *) group.next->data, args.next_bytes = group.next->nb[2];

@@ -29,18 +29,6 @@ struct product_matrix {
 
 static constexpr int max_products = 4;
 
-// The choice of experts from their logits, [experts]: softmax, the largest `used`, and if asked their weights divided by
-// the sum of those (no less than `least`, no more than `most`); times `scale`. Of equal logits the first is taken.
-struct expert_choice {
-    const float *logits; // null: the experts are chosen already
-    int32_t *ids;        // [used], results
-    float *weights;      // [used]
-    int experts;         // no more than max_chosen_from
-    bool divided;
-    float least, most, scale;
-};
-static constexpr int max_chosen_from = 256, max_chosen = 32;
-
 struct products_args {
     ggml_type type;        // of all matrices
     const float *x;        // [columns]
@@ -49,7 +37,6 @@ struct products_args {
     float *normed;         // null, or where the normed vector goes as well
     const int32_t *ids;    // null, or [used]: the experts to take, of one matrix
     int used;              // experts used; 1 without ids
-    expert_choice choice;  // made first, if there is one: then ids are its results
     const char *next;      // null, or the matrix that comes next, of every expert: those taken are fetched ahead
     int64_t next_bytes;    // of one expert
     gate_activation gated; // of all matrices; GATE_NONE: they have no gates

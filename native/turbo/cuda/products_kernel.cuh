@@ -50,57 +50,6 @@ static __device__ __forceinline__ float gate_of(gate_activation activation, floa
     }
 }
 
-// The experts that `choice` takes, by a thread block: `chosen` gets them, the largest logit's first. Some threads an expert
-// count those that come before it. The grid's first block writes the results, too.
-static __device__ __forceinline__ void choose_experts(const expert_choice &choice, int used, int (&chosen)[max_chosen],
-                                                      bool writes) {
-    static_assert(2 * max_chosen_from == 32 * product_warps, "two or four threads an expert");
-    __shared__ __align__(16) float logits[max_chosen_from];
-    const int t = threadIdx.x, each = choice.experts > max_chosen_from / 2 ? 2 : 4, e = t / each, part = t % each;
-    if (t < max_chosen_from) {
-        logits[t] = t < choice.experts ? choice.logits[t] : -INFINITY;
-    }
-    if (t < used) {
-        chosen[t] = t; // places that no number takes, where some are no numbers
-    }
-    __syncthreads();
-    const float own = logits[e];
-    const int share = each == 2 ? max_chosen_from / 2 : max_chosen_from / 8, first = part * share;
-    int before = 0;
-#pragma unroll 8
-    for (int i = first; i < first + share; i += 4) {
-        const float4 v = *reinterpret_cast<const float4 *>(logits + i);
-        before += v.x > own || (v.x == own && i < e);
-        before += v.y > own || (v.y == own && i + 1 < e);
-        before += v.z > own || (v.z == own && i + 2 < e);
-        before += v.w > own || (v.w == own && i + 3 < e);
-    }
-    before += __shfl_xor_sync(0xffffffffu, before, 1);
-    if (each == 4) {
-        before += __shfl_xor_sync(0xffffffffu, before, 2);
-    }
-    if (part == 0 && e < choice.experts && before < used) {
-        chosen[before] = e;
-    }
-    __syncthreads();
-    if (writes && t < 32) {
-        const float largest = logits[chosen[0]];
-        float total = 0.0f;
-        for (int i = t; i < choice.experts; i += 32) {
-            total += expf(logits[i] - largest);
-        }
-        float weight = t < used ? expf(logits[chosen[t < used ? t : 0]] - largest) : 0.0f;
-        weight /= warp_reduce_sum<32>(total);
-        if (choice.divided) {
-            weight /= fminf(fmaxf(warp_reduce_sum<32>(weight), choice.least), choice.most);
-        }
-        if (t < used) {
-            choice.ids[t] = chosen[t];
-            choice.weights[t] = weight * choice.scale;
-        }
-    }
-}
-
 // A thread block's share of a matrix of which the next kernel will read all.
 static __device__ __forceinline__ void fetch_share(const char *matrix, int64_t bytes) {
     const int64_t share = (bytes / gridDim.x + 127) / 128 * 128, first = blockIdx.x * share,
@@ -124,12 +73,10 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     using layout = vector_layout<type, staged>;
     constexpr int sums = gated ? 2 * rows : rows; // those of the gate behind the others
     extern __shared__ __align__(16) uint8_t shared_bytes[];
-    __shared__ int chosen[max_chosen];
     let_next_kernel_start();
     const product_matrix &a = matrix_of_block(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     const int block_row = ((int) blockIdx.x - a.first_block) * product_warps * rows, first = block_row + warp * rows;
-    const bool by_id = p.ids != nullptr || p.choice.logits != nullptr;
     vector_part part(p.x, p.columns);
     part.load_norm(p.norm);
     const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, 0);
@@ -140,19 +87,14 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
                         min(product_warps * rows, a.rows - block_row) * (int) a.row_bytes);
         }
     };
-    if (!by_id) {
+    if (p.ids == nullptr) {
         fetch(0);
     }
     wait_for_previous_kernel();
     part.load();
     int expert = 0;
-    if (by_id) {
-        if (gated && p.choice.logits != nullptr) {
-            choose_experts(p.choice, p.used, chosen, blockIdx.x == 0 && blockIdx.y == 0);
-            expert = chosen[blockIdx.y];
-        } else {
-            expert = p.ids[blockIdx.y];
-        }
+    if (p.ids != nullptr) {
+        expert = p.ids[blockIdx.y];
         fetch(expert);
     }
     const float add = a.add != nullptr && lane < rows && first + lane < a.rows ? a.add[first + lane] : 0.0f;

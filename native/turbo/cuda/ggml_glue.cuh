@@ -41,6 +41,16 @@ static inline int next_computing(const ggml_cgraph *cgraph, int i) {
     return i;
 }
 
+static inline bool computes(const ggml_tensor *node) {
+    return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
+}
+
+// Do they share memory?
+static inline bool overlap(const ggml_tensor *a, const ggml_tensor *b) {
+    const char *first = (const char *) a->data, *second = (const char *) b->data;
+    return first < second + ggml_nbytes(b) && second < first + ggml_nbytes(a);
+}
+
 static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {
     return t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }

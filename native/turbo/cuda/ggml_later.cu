@@ -1,8 +1,9 @@
 // The newest token's trellis codes, searched for beside the rest of the graph.
 //
 // The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than
-// the attention over a short cache, therefore runs on a stream of its own behind the attention. Three things keep it
-// safe: the rows outlive the graph (keep_rows), whoever else touches the cache waits (join_before), and so
+// the attention over a short cache, therefore runs on a stream of its own, several layers in a launch: what the rest of a
+// layer waits for when another stream parts from its own and takes multiprocessors costs more than the search. The last
+// layers' follows at the end. Three things keep it safe: the rows outlive the graph (keep_rows), whoever else touches the cache waits (join_before), and so
 // does the end of the graph (turbo_cuda_join).
 
 #include "turbo/cuda/formats.cuh"
@@ -36,7 +37,9 @@ struct device_event {
 struct later_writes {
     const ggml_tensor *attention = nullptr; // whose write is put off
     write_tensor tensor[2];
-    std::vector<const char *> caches; // being written
+    std::vector<const char *> caches;  // being written, or to be
+    std::vector<write_tensor> waiting; // not launched yet
+    bool beside = false;               // some run on the other stream
     device_event fork[GGML_CUDA_MAX_DEVICES], join[GGML_CUDA_MAX_DEVICES];
 };
 
@@ -59,20 +62,31 @@ bool turbo_cuda::is_put_off(const ggml_tensor *attention) {
     return state().attention == attention;
 }
 
+static void launch_waiting(cudaStream_t stream) {
+    std::vector<write_tensor> &waiting = state().waiting;
+    CUDA_CHECK(write_together(waiting.data(), (int) waiting.size(), stream));
+    waiting.clear();
+}
+
 void turbo_cuda::write_put_off(ggml_backend_cuda_context &ctx, const ggml_tensor *attention) {
     later_writes &writes = state();
     GGML_ASSERT(writes.attention == attention);
     writes.attention = nullptr;
-    const cudaStream_t side = side_stream(ctx);
-    writes.fork[ctx.device].let_wait(side, ctx.stream());
     for (const write_tensor &w : writes.tensor) {
         writes.caches.push_back(w.target);
+        writes.waiting.push_back(w);
     }
-    CUDA_CHECK(write_rows(writes.tensor[0], &writes.tensor[1], side));
+    if (writes.waiting.size() == most_together) {
+        const cudaStream_t side = side_stream(ctx);
+        writes.fork[ctx.device].let_wait(side, ctx.stream());
+        launch_waiting(side);
+        writes.beside = true;
+    }
 }
 
 void turbo_cuda::forget_put_off() {
     state().attention = nullptr;
+    state().waiting.clear(), state().beside = false;
     if (!state().caches.empty()) { // after an error, and nobody will wait for them
         state().caches.clear();
         (void) cudaDeviceSynchronize();
@@ -81,8 +95,12 @@ void turbo_cuda::forget_put_off() {
 
 void turbo_cuda_join(ggml_backend_cuda_context &ctx) {
     later_writes &writes = state();
-    if (!writes.caches.empty()) {
-        writes.caches.clear();
+    writes.caches.clear();
+    if (!writes.waiting.empty()) {
+        launch_waiting(ctx.stream());
+    }
+    if (writes.beside) {
+        writes.beside = false;
         writes.join[ctx.device].let_wait(ctx.stream(), side_stream(ctx));
     }
 }

@@ -47,10 +47,6 @@ static bool is_vector(const ggml_tensor *t) {
     return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && ggml_nrows(t) == 1;
 }
 
-static bool computes(const ggml_tensor *node) {
-    return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
-}
-
 static bool used_once(const ggml_cgraph *cgraph, int i) {
     return ggml_node_has_n_uses(cgraph, i, 1);
 }
@@ -371,6 +367,7 @@ void turbo_cuda_order(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *p
             gather_products(cgraph, i);
         }
     }
+    turbo_cuda_order_ropes(cgraph, params);
     for (int i = 0; i < cgraph->n_nodes; i++) {
         product_group group;
         if (!match(cgraph, i, group)) {
@@ -386,11 +383,6 @@ void turbo_cuda_order(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *p
 
 // ---- when it runs
 // ----------------------------------------------------------------------------------------
-
-static bool overlap(const ggml_tensor *a, const ggml_tensor *b) {
-    const char *first = (const char *) a->data, *second = (const char *) b->data;
-    return first < second + ggml_nbytes(b) && second < first + ggml_nbytes(a);
-}
 
 // Nothing that is written may be read or written by another thread block, but for a sum in the place of what is added.
 static bool apart(const product_group &group) {
@@ -428,8 +420,14 @@ static product_matrix matrix_of(const product_group::part &m) {
 }
 
 int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
+    if (!products_are_joined()) {
+        return 0;
+    }
+    if (const int n = turbo_cuda_fuse_ropes(ctx, cgraph, i)) {
+        return n;
+    }
     product_group group;
-    if (!products_are_joined() || !match(cgraph, i, group) || !apart(group)) {
+    if (!match(cgraph, i, group) || !apart(group)) {
         return 0;
     }
     for (int m = 0; m < group.n; m++) {

@@ -30,6 +30,9 @@ void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_p
 // TURBO_FUSED_PRODUCTS=0 in the environment turns both off.
 void turbo_cuda_order(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 int turbo_cuda_fuse_products(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);
+// Likewise, and with the same switch: a token's queries and keys turned by one launch (ropes.h).
+void turbo_cuda_order_ropes(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
+int turbo_cuda_fuse_ropes(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);
 
 // Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours.
 // False for other operators.

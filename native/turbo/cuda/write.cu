@@ -11,9 +11,10 @@ namespace turbo_cuda {
 
 static constexpr int scalar_warps = 4; // blocks a thread block encodes at a time
 
-struct write_params {
-    write_tensor tensor[2];
+template <int tensors> struct write_list {
+    write_tensor tensor[tensors];
 };
+using write_params = write_list<2>;
 
 struct row_place {
     const char *source;
@@ -197,9 +198,9 @@ static __global__ void __launch_bounds__(scalar_warps * 32)
 // Any format with trellis codes up to most_bits: a thread block a block; scalar ones leave all warps but one idle. What
 // a branch costs is kept in registers: fewer of them let more thread blocks share a multiprocessor, but make each
 // slower. For few blocks, and for many on devices without the shared memory for batches.
-template <int most_bits, int blocks_resident>
+template <int most_bits, int blocks_resident, int tensors>
 static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
-    write_trellis_kernel(const __grid_constant__ write_params p) {
+    write_trellis_kernel(const __grid_constant__ write_list<tensors> p) {
     __shared__ __align__(16) trellis_scratch<128> scratch[trellis_tries];
     const write_tensor &w = p.tensor[blockIdx.y];
     const int index = blockIdx.x;
@@ -339,8 +340,8 @@ static cudaError_t write_singly(const write_params &p, const write_tensor *secon
         return launch_overlapped(write_scalar_kernel, grid, scalar_warps * 32, 0, stream, p);
     }
     const bool wide = p.tensor[0].format == KV_TURBO4_TCQ || (second != nullptr && second->format == KV_TURBO4_TCQ);
-    return launch_overlapped(many_blocks(p.tensor[0], second) && !wide ? write_trellis_kernel<3, 5>
-                                                                       : write_trellis_kernel<4, 1>,
+    return launch_overlapped(many_blocks(p.tensor[0], second) && !wide ? write_trellis_kernel<3, 5, 2>
+                                                                       : write_trellis_kernel<4, 1, 2>,
                              grid, trellis_warps * 32, 0, stream, p);
 }
 
@@ -359,6 +360,18 @@ cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cu
     }
     const int tensors = second != nullptr ? 2 : 1;
     return first.block == 128 ? launch_batch_of<128>(p, tensors, stream) : launch_batch_of<64>(p, tensors, stream);
+}
+
+cudaError_t write_together(const write_tensor *tensors, int n, cudaStream_t stream) {
+    static_assert(sizeof(write_list<most_together>) <= 4000, "what a kernel's parameters have room for anywhere");
+    write_list<most_together> p = {};
+    int blocks = 0;
+    for (int i = 0; i < n; i++) {
+        p.tensor[i] = tensors[i];
+        blocks = std::max(blocks, blocks_of(tensors[i]));
+    }
+    return launch_overlapped(write_trellis_kernel<4, 1, most_together>, dim3(blocks, n), trellis_warps * 32, 0, stream,
+                             p);
 }
 
 // ---- reading back

@@ -32,6 +32,10 @@ int write_blocks(const write_tensor &first, const write_tensor *second);
 // everything before this one has ended and the input has been read.
 cudaError_t write_rows(const write_tensor &first, const write_tensor *second, cudaStream_t stream);
 
+// Encode up to most_together tensors, of a few rows each, in one launch.
+static constexpr int most_together = 16;
+cudaError_t write_together(const write_tensor *tensors, int n, cudaStream_t stream);
+
 // Blocks to f16 or f32. Row r has index (i1, i2, i3) = r in base (ne1, ne2); strides in bytes.
 struct read_tensor {
     const char *source;

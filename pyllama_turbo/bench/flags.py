@@ -20,11 +20,13 @@ from ..errors import OptionError, TurboError
 __all__ = ["SWITCHES", "Cell", "is_on", "run_cells", "switched", "table"]
 
 # name -> environment variable, and its value that turns the switch off. "fused" is every fusion of the CUDA backend,
-# "up_gate" the one of an expert layer's up and gate matmul with their activation.
+# "up_gate" the one of an expert layer's up and gate matmul with their activation, "products" joins the products of a
+# decode step with the norms before and the sums behind them.
 SWITCHES = {
     "graphs": ("GGML_CUDA_DISABLE_GRAPHS", "1"),
     "fused": ("GGML_CUDA_DISABLE_FUSION", "1"),
     "up_gate": ("TURBO_FUSED_UP_GATE", "0"),
+    "products": ("TURBO_FUSED_PRODUCTS", "0"),
 }
 
 
@@ -50,7 +52,7 @@ def _is_zero(value: str) -> bool:
 
 def is_on(name: str, environment: Mapping[str, str]) -> bool:
     """Whether a switch is on in an environment, as the library reads it: graphs go off by any value, the others by
-    a number that is not 0 (fused) or is 0 (up_gate)."""
+    a number that is not 0 (fused) or is 0 (up_gate, products)."""
     variable, off = SWITCHES[name]
     value = environment.get(variable)
     if value is None or name == "graphs":

@@ -65,7 +65,9 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
     show_default=True,
     help="How a cache gets to its depth; auto computes no prompt beyond 16k where it can.",
 )
-@click.option("--switches", metavar="A,B", help="2x2 table of two of graphs, fused, up_gate. One process a cell.")
+@click.option(
+    "--switches", metavar="A,B", help="2x2 table of two of graphs, fused, up_gate, products. One process a cell."
+)
 @click.option(
     "--llama-bench",
     "program",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExpertMatmul", "ExpertShape", "Launches", "count_launches", "expert_matmul", "expert_shape"]
 
-_PRODUCT = re.compile(r"mul_mat_(vec_)?q|mul_mat_vec_f|mul_mat_f|^MUL_MAT_ID")
+_PRODUCT = re.compile(r"mul_mat_(vec_)?q|mul_mat_vec_f|mul_mat_f|vector_products_kernel|^MUL_MAT_ID")
+_MIX = re.compile(r"expert_mix_kernel")  # the last product, weighted and summed: a block does all experts
 _TOP_K = re.compile(r"topk_moe", re.IGNORECASE)
 
 
@@ -127,6 +128,8 @@ def expert_shape(files: Sequence[GGUFFile], n_expert: int, n_expert_used: int) -
 
 def _is_expert_product(event: Event, shape: ExpertShape) -> bool:
     """A matmul whose grid has one slice for each expert in use; on the CPU the operation says so itself."""
+    if _MIX.search(event.name):
+        return True
     if not _PRODUCT.search(event.name):
         return False
     return event.name.startswith("MUL_MAT_ID") or (shape.n_used > 1 and event.grid[1] == shape.n_used)
@@ -155,7 +158,7 @@ def expert_matmul(
         us_call=total / len(found) / 1e3,
         gb_s=rate,
         of_peak=rate / peak_gb_s if peak_gb_s else 0.0,
-        batched=sum(event.grid[1] for event in found) / len(found),
+        batched=sum(shape.n_used if _MIX.search(event.name) else event.grid[1] for event in found) / len(found),
         separate=shape.separate,
         merged=shape.merged,
         fired=max(0.0, 3.0 * shape.separate + 2.0 * shape.merged - calls),

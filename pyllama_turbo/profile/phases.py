@@ -48,8 +48,10 @@ _KERNEL_RULES = tuple(
         ("rotate", r"fwht|hadamard|\bwht"),
         ("copy", r"read_kernel|^cpy_|\bcpy_|dequantize_|convert_unary|concat_|memcpy|k_repeat|turbo\w*(decode|lift)"),
         ("recurrent", r"ssm_|rwkv|gated_(delta|linear)|dsv4_hc|conv1d"),
+        ("experts", r"vector_products_kernel|expert_mix_kernel"),
         ("experts", r"mul_mat_vec_q|mul_mat_q|mul_mat_vec_q_moe|moe_weighted|mm_ids_helper|mul_mat_f_ids"),
-        ("matmul", r"mul_mat|gemm|gemv|nvjet|cutlass|cublas|splitk|quantize_(q8_1|mmq)|k_compute_batched_ptrs"),
+        ("matmul", r"float_products_kernel|mul_mat|gemm|gemv|nvjet|cutlass|cublas|splitk"),
+        ("matmul", r"quantize_(q8_1|mmq)|k_compute_batched_ptrs"),
         ("rope", r"^(void )?(\w+::)*rope_|\brope_(norm|neox|multi|vision)"),
         ("rows", r"get_rows|argsort|top_?k|argmax|init_(indices|offsets)"),
         (

@@ -64,6 +64,17 @@ def test_merged_experts_have_nothing_to_fuse() -> None:
     assert found is not None and found.fired == 0.0 and found.of_peak == 0.0
 
 
+def test_joined_products_are_counted_like_their_parts() -> None:
+    shape = ExpertShape(n_used=8, separate=1, merged=0, n_bytes=1000)
+    events = [
+        kernel("turbo::vector_products_kernel<2, 3, true, true>", 10, grid=8),  # up, gate and activation
+        kernel("turbo::vector_products_kernel<2, 1, false, true>", 10, grid=1),  # of one matrix, not of experts
+        kernel("turbo::expert_mix_kernel<2, 8, true>", 10, grid=1),  # a block does all experts
+    ]
+    found = expert_matmul(events, 1, shape)
+    assert found is not None and found.calls_step == 2 and found.fired == 1 and found.batched == 8
+
+
 def test_operations_of_the_cpu_and_dense_models() -> None:
     shape = ExpertShape(n_used=2, separate=1, merged=0, n_bytes=100)
     cpu = [Event("MUL_MAT_ID ffn_moe_up", "experts", 0, 10)] * 3 + [Event("MUL_MAT ffn_moe_logits", "experts", 0, 99)]
@@ -106,10 +117,11 @@ def test_lines_under_the_tables() -> None:
 
 
 def test_switches_as_the_library_reads_them() -> None:
-    assert all(is_on(name, {}) for name in ("graphs", "fused", "up_gate"))
+    assert all(is_on(name, {}) for name in ("graphs", "fused", "up_gate", "products"))
     assert not is_on("graphs", {"GGML_CUDA_DISABLE_GRAPHS": "0"})  # any value turns them off
     assert is_on("fused", {"GGML_CUDA_DISABLE_FUSION": "0"}) and not is_on("fused", {"GGML_CUDA_DISABLE_FUSION": "1"})
     assert not is_on("up_gate", {"TURBO_FUSED_UP_GATE": "0"}) and is_on("up_gate", {"TURBO_FUSED_UP_GATE": "1"})
+    assert not is_on("products", {"TURBO_FUSED_PRODUCTS": "0"}) and is_on("products", {"TURBO_FUSED_PRODUCTS": "2"})
     before = {"GGML_CUDA_DISABLE_GRAPHS": "1", "HOME": "x"}
     state = {"graphs": True, "fused": False, "up_gate": False}
     assert switched(state, before) == {"HOME": "x", "GGML_CUDA_DISABLE_FUSION": "1", "TURBO_FUSED_UP_GATE": "0"}

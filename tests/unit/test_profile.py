@@ -48,6 +48,10 @@ from pyllama_turbo.profile.trace import trace_events, write_trace
         ("void topk_moe_cuda<128>(float const*)", "rows"),
         ("void fwht_cuda<128>(float const*)", "rotate"),
         ("void ssm_scan_f32<16>(float const*)", "recurrent"),
+        ("void turbo::vector_products_kernel<(ggml_type)2, 3, true, true>(turbo::products_params)", "experts"),
+        ("void turbo::expert_mix_kernel<(ggml_type)2, 8, true>(turbo::mix_params)", "experts"),
+        ("turbo::float_products_kernel(turbo::products_params)", "matmul"),
+        ("void turbo::rope_together_kernel<2>(turbo::rope_params)", "rope"),
         ("something_new(int)", "other"),
     ],
 )

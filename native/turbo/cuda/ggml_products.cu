@@ -14,8 +14,9 @@ using namespace turbo_cuda;
 // Read once: a captured graph could not follow a change.
 static bool products_are_joined() {
     static const bool joined = [] {
-        const char *value = getenv("TURBO_FUSED_PRODUCTS");
-        return value == nullptr || atoi(value) != 0;
+        const char *value = getenv("TURBO_FUSED_PRODUCTS"), *streams = getenv("GGML_CUDA_GRAPH_OPT");
+        // llama.cpp's own way, queries, keys and values on streams of their own, wants them apart
+        return (value == nullptr || atoi(value) != 0) && (streams == nullptr || atoi(streams) != 1);
     }();
     return joined;
 }

@@ -150,10 +150,15 @@ static __device__ __forceinline__ void merge_groups(const attend_params &p, cons
         if (p.splits == 1) {
             store_output<shape>(p, blockIdx.z, first_head + head, column, first_value, v, maximum, sum);
         } else if (p.cluster) { // where the first group's results were
-            *reinterpret_cast<float4 *>(layout.parked() + head_column * shape::parked_row +
-                                        shape::parked_at(first_value)) = v;
-            if (first_value == 0) {
-                *reinterpret_cast<float2 *>(layout.merged(p) + 2 * head_column) = make_float2(maximum, sum);
+            if constexpr (lanes < 32) {
+                __syncwarp(); // other lanes have read the same
+            }
+            if (lane < lanes) {
+                *reinterpret_cast<float4 *>(layout.parked() + head_column * shape::parked_row +
+                                            shape::parked_at(first_value)) = v;
+                if (first_value == 0) {
+                    *reinterpret_cast<float2 *>(layout.merged(p) + 2 * head_column) = make_float2(maximum, sum);
+                }
             }
         } else {
             store_partial<shape>(p, first_head + head, column, first_value, v, maximum, sum);

@@ -23,15 +23,16 @@ static __device__ __forceinline__ code_place place_at_bit(const uint8_t *shared,
     return {shared + (bit >> 5) * 4, bit & 31u, 0u};
 }
 
-// `n` words from a place, `skip` bytes on (a multiple of 16). `at_end`: memory may end behind them, so the word that
-// would be shifted in last is left alone where nothing of it is wanted.
-template <bool at_end, int n>
+// `n` words from a place, `skip` bytes on (a multiple of 16). `last_bits`: where memory may end behind what is wanted, the
+// bits that are; the word behind them is then left alone. 0: there is more.
+template <int last_bits, int n>
 static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
     const uint32_t *base = reinterpret_cast<const uint32_t *>(place.words + skip);
     uint32_t word = base[0];
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        const uint32_t next = at_end && i == n - 1 && place.shift == 0 ? 0u : base[i + 1];
+        const bool wanted = last_bits == 0 || place.shift + last_bits > 32u * (i + 1);
+        const uint32_t next = wanted ? base[i + 1] : 0u;
         w[i] = __funnelshift_r(word, next, place.shift);
         word = next;
     }
@@ -76,7 +77,7 @@ template <int bits, int values> struct reader_scalar {
     }
     template <bool at_end = false>
     static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
-        load_words<at_end>(w, at, skip);
+        load_words<at_end ? 32 * bits : 0>(w, at, skip);
         if (values == 16) {
 #pragma unroll
             for (int i = 0; i < words; i++) {
@@ -226,7 +227,7 @@ template <class format, int values, int count = 2> struct reader_trellis {
     }
     template <bool at_end = false>
     static __device__ __forceinline__ void load(uint32_t (&w)[words], const code_place &at, uint32_t skip) {
-        load_words<at_end>(w, at, skip);
+        load_words<at_end ? last_bit : 0>(w, at, skip);
     }
     static __device__ __forceinline__ float scale(const uint8_t *shared, uint32_t block) {
         const uint32_t header = *reinterpret_cast<const uint16_t *>(shared + block);

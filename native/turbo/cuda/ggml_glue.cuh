@@ -3,6 +3,7 @@
 #pragma once
 
 #include "turbo/cuda/attend.h"
+#include "turbo/cuda/graph_nodes.h"
 #include "turbo/cuda/turbo_cuda.cuh"
 #include "turbo/cuda/write.h"
 #include "turbo/kv_runs.h"
@@ -26,29 +27,6 @@ static inline int kv_format_of(ggml_type type) {
         case GGML_TYPE_Q4_0: return turbo_cuda::KV_Q4_0;
         default: return turbo_type_is(type) ? format_of(turbo_desc_of(type)) : -1;
     }
-}
-
-// The tensor behind a view, or the tensor itself.
-static inline const ggml_tensor *base_of(const ggml_tensor *t) {
-    return t->view_src != nullptr ? t->view_src : t;
-}
-
-// The next node after i that computes something, n_nodes if there is none.
-static inline int next_computing(const ggml_cgraph *cgraph, int i) {
-    do {
-        i++;
-    } while (i < cgraph->n_nodes && ggml_op_is_empty(cgraph->nodes[i]->op));
-    return i;
-}
-
-static inline bool computes(const ggml_tensor *node) {
-    return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
-}
-
-// Do they share memory?
-static inline bool overlap(const ggml_tensor *a, const ggml_tensor *b) {
-    const char *first = (const char *) a->data, *second = (const char *) b->data;
-    return first < second + ggml_nbytes(b) && second < first + ggml_nbytes(a);
 }
 
 static inline bool strides_are_multiples(const ggml_tensor *t, size_t unit) {

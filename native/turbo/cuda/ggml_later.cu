@@ -1,10 +1,10 @@
 // The newest token's trellis codes, searched for beside the rest of the graph.
 //
 // The attention takes that token from its f32 rows, so nothing in the graph needs its codes. Their search, longer than
-// the attention over a short cache, therefore runs on a stream of its own, several layers in a launch: what the rest of a
-// layer waits for when another stream parts from its own and takes multiprocessors costs more than the search. The last
-// layers' follows at the end. Three things keep it safe: the rows outlive the graph (keep_rows), whoever else touches the cache waits (join_before), and so
-// does the end of the graph (turbo_cuda_join).
+// the attention over a short cache, therefore runs on a stream of its own, several layers in a launch: what the rest of
+// a layer waits for when another stream parts from its own and takes multiprocessors costs more than the search. The
+// last layers' follows at the end. Three things keep it safe: the rows outlive the graph (keep_rows), whoever else
+// touches the cache waits (join_before), and so does the end of the graph (turbo_cuda_join).
 
 #include "turbo/cuda/formats.cuh"
 #include "turbo/cuda/ggml_glue.cuh"

@@ -9,21 +9,6 @@ namespace turbo_cuda {
 static constexpr int mix_rows = 8;
 static constexpr int kept_shared = 2 << 10; // of what a thread block may have, for the kernels' own variables
 
-bool products_read(ggml_type type, int64_t columns, bool gated, int vectors) {
-    constexpr int most = 40 << 10; // values: 45 KB, in blocks
-    if (columns * vectors > most) {
-        return false;
-    }
-    switch (type) {
-#define TURBO_READS(TYPE, NAME) case GGML_TYPE_##TYPE:
-        TURBO_PRODUCT_TYPES(TURBO_READS)
-#undef TURBO_READS
-        return columns % ggml_blck_size(type) == 0 && columns % QK8_1 == 0;
-        case GGML_TYPE_F32: return !gated && columns % 32 == 0;
-        default: return false;
-    }
-}
-
 // Blocks of all matrices if a block takes `rows` rows of one.
 static int count_blocks(products_params &p, int rows) {
     int blocks = 0;
@@ -39,8 +24,8 @@ static int stage_of(int rows, int64_t row_bytes) {
     return (int) ((rows * row_bytes + 15 + 15) / 16 * 16);
 }
 
-// Can rows be staged of which a block has at least `rows` at a time? Pairs of blocks need whole pairs, and rows that are
-// whole words.
+// Can rows be staged of which a block has at least `rows` at a time? Pairs of blocks need whole pairs, and rows that
+// are whole words.
 static bool can_stage(ggml_type type, int staging, int columns, int64_t row_bytes, int rows, int vectors) {
     const bool pairs = type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0;
     return rows * (row_bytes + 32) + vectors * (columns * 5 / 4 + 96) <= staging - kept_shared &&
@@ -66,11 +51,12 @@ static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
     p.vector_bytes = (vector_layout<type, staged>::bytes(p.columns) + 15) / 16 * 16;
     p.stage_bytes = staged ? stage_of(rows * product_warps, p.matrix[0].row_bytes) : 0;
     const int shared = p.vector_bytes + (gated ? 2 : 1) * p.stage_bytes;
-    return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging, stream, p);
+    return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging,
+                  stream, p);
 }
 
-// As few blocks as there are multiprocessors, if so many rows a warp have room: what all of them do, and all of them read
-// the same, is done once a block. Large matrices: two blocks a multiprocessor.
+// As few blocks as there are multiprocessors, if so many rows a warp have room: what all of them do, and all of them
+// read the same, is done once a block. Large matrices: two blocks a multiprocessor.
 template <ggml_type type, bool gated, bool staged>
 static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
     constexpr int most = gated ? 3 : 4;
@@ -103,9 +89,10 @@ cudaError_t products(const products_args &args, cudaStream_t stream) {
     const int rows = product_warps * (p.gated == GATE_NONE ? 1 : 2);
     const bool staged = can_stage(p.type, p.staging, p.columns, p.matrix[0].row_bytes, rows, 1);
     switch (p.type) {
-#define TURBO_LAUNCH(TYPE, NAME) \
-    case GGML_TYPE_##TYPE:       \
-        return staged ? launch_type<GGML_TYPE_##TYPE, true>(p, stream) : launch_type<GGML_TYPE_##TYPE, false>(p, stream);
+#define TURBO_LAUNCH(TYPE, NAME)                                                                                       \
+    case GGML_TYPE_##TYPE:                                                                                             \
+        return staged ? launch_type<GGML_TYPE_##TYPE, true>(p, stream)                                                 \
+                      : launch_type<GGML_TYPE_##TYPE, false>(p, stream);
         TURBO_PRODUCT_TYPES(TURBO_LAUNCH)
 #undef TURBO_LAUNCH
         case GGML_TYPE_F32:
@@ -128,8 +115,8 @@ cudaError_t mix_experts(const mix_args &args, cudaStream_t stream) {
     mix_params p{args};
     const bool staged = can_stage(p.type, p.staging, p.columns, p.row_bytes, product_warps * mix_rows, p.used);
     switch (p.type) {
-#define TURBO_LAUNCH(TYPE, NAME) \
-    case GGML_TYPE_##TYPE:       \
+#define TURBO_LAUNCH(TYPE, NAME)                                                                                       \
+    case GGML_TYPE_##TYPE:                                                                                             \
         return staged ? launch_mix<GGML_TYPE_##TYPE, true>(p, stream) : launch_mix<GGML_TYPE_##TYPE, false>(p, stream);
         TURBO_PRODUCT_TYPES(TURBO_LAUNCH)
 #undef TURBO_LAUNCH

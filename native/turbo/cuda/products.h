@@ -1,21 +1,19 @@
 // Products of weight matrices with the one vector of a decode step, together with what stands around them in a graph.
 //
-// Between two attentions a token passes some twenty small kernels, most of which last less than starting them does. Here
-// a launch normalises its vector (if asked), quantises it to 8 bits as llama.cpp's own products do, and multiplies all
-// matrices that read it. Every thread block does the first two for itself: that is less work than waiting for another
-// kernel to do it once. Sources of the arithmetic: ggml-cuda's vecdotq.cuh, whose block products are used as they are.
+// Between two attentions a token passes some twenty small kernels, most of which last less than starting them does.
+// Here a launch normalises its vector (if asked), quantises it to 8 bits as llama.cpp's own products do, and multiplies
+// all matrices that read it. Every thread block does the first two for itself: that is less work than waiting for
+// another kernel to do it once. Sources of the arithmetic: ggml-cuda's vecdotq.cuh, whose block products are used as
+// they are.
 
 #pragma once
 
-#include "ggml.h"
+#include "joined_limits.h"
 
 #include <cuda_runtime.h>
 #include <stdint.h>
 
 namespace turbo_cuda {
-
-// Of a gated layer: out = activation(gate x) * (weight x).
-enum gate_activation { GATE_NONE, GATE_SILU, GATE_GELU, GATE_RELU };
 
 // One matrix of `rows` rows, or the same of every expert, `expert_bytes` apart.
 struct product_matrix {
@@ -26,8 +24,6 @@ struct product_matrix {
     int rows;
     int first_block; // set by the launch
 };
-
-static constexpr int max_products = 4;
 
 struct products_args {
     ggml_type type;        // of all matrices
@@ -46,7 +42,8 @@ struct products_args {
     product_matrix matrix[max_products];
 };
 
-// The last product of an expert layer, weighted and summed: out = add + sum over e of weights[e] * (matrix[ids[e]] x[e]).
+// The last product of an expert layer, weighted and summed: out = add + sum over e of weights[e] * (matrix[ids[e]]
+// x[e]).
 struct mix_args {
     ggml_type type;
     const float *x; // [used][columns]
@@ -59,11 +56,6 @@ struct mix_args {
     int used, columns, rows;
     int staging; // as above
 };
-
-// Matrices that these kernels read: quantised ones; f32 for products() without a gate. Columns are a multiple of the
-// type's block, and all of a vector (of `vectors`, one an expert) has room in the shared memory of any device.
-bool products_read(ggml_type type, int64_t columns, bool gated, int vectors = 1);
-static constexpr int max_mixed_experts = 16;
 
 cudaError_t products(const products_args &args, cudaStream_t stream);
 cudaError_t mix_experts(const mix_args &args, cudaStream_t stream);

@@ -1,9 +1,9 @@
-// The kernels of products.h. A warp takes a few rows of a matrix; what all of them read of the vector is in shared memory,
-// 8 bits a value.
+// The kernels of products.h. A warp takes a few rows of a matrix; what all of them read of the vector is in shared
+// memory, 8 bits a value.
 //
 // What such a kernel waits for is memory, so everything it will read is asked for at once: where there is a copy engine
-// (sm_90), a warp has its rows brought to shared memory before anything else, and before the kernel ahead has ended unless
-// that one chooses the rows.
+// (sm_90), a thread block has its rows brought to shared memory before anything else, and before the kernel ahead has
+// ended unless that one chooses the rows.
 
 #pragma once
 
@@ -146,7 +146,7 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
     }
     float sum = 0.0f;
     int step = 0;
-    part.each(p.norm, [&](int at, const float(&from)[8], const float(&n)[8]) {
+    part.each(p.norm, [&](int at, const float (&from)[8], const float (&n)[8]) {
         float v[8], w[8];
         if (at < p.columns) {
             part.normalize(v, at, from, n, scale, p.norm != nullptr, blockIdx.x == 0 ? p.normed : nullptr);
@@ -168,8 +168,8 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
 }
 
 // Some warps an expert; the block sums what they found for the same rows.
-template <ggml_type type, int rows, bool staged>
-static __global__ void __launch_bounds__(32 * product_warps, 2) expert_mix_kernel(const mix_params p) {
+template <ggml_type type, int rows, bool staged> static __global__ void __launch_bounds__(32 * product_warps, 2)
+    expert_mix_kernel(const mix_params p) {
     using layout = vector_layout<type, staged>;
     constexpr int at_once = layout::pairs ? 4 : 2;
     extern __shared__ __align__(16) uint8_t shared_bytes[];

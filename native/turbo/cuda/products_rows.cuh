@@ -1,5 +1,5 @@
-// What the kernels of products_kernel.cuh are made of: the vector, quantised in shared memory; rows of a matrix, brought
-// there; and the products of both.
+// What the kernels of products_kernel.cuh are made of: the vector, quantised in shared memory; rows of a matrix,
+// brought there; and the products of both.
 
 #pragma once
 
@@ -26,23 +26,21 @@ template <ggml_type type> struct block_product;
             return vec_dot_##NAME##_q8_1(row, y, block, at);                                                           \
         }                                                                                                              \
     };
-#define TURBO_PRODUCT_TYPES(DO)                                                                                        \
-    DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(Q8_0, q8_0) DO(Q2_K, q2_K) DO(Q3_K, q3_K)           \
-    DO(Q4_K, q4_K) DO(Q5_K, q5_K) DO(Q6_K, q6_K) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
 TURBO_PRODUCT_TYPES(TURBO_BLOCK_PRODUCT)
 #undef TURBO_BLOCK_PRODUCT
 
-// Neighbouring rows of one matrix, or of two, in shared memory (staged) or where they lie. A thread block has one such place
-// or several.
+// Neighbouring rows of one matrix, or of two, in shared memory (staged) or where they lie. A thread block has one such
+// place or several.
 template <bool staged> struct row_stage {
     uint8_t *bytes;
     int size, slot; // of one matrix's part; which place of the block
 
-    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_, int slot_) : bytes(bytes_), size(size_), slot(slot_) {}
+    __device__ __forceinline__ row_stage(uint8_t *bytes_, int size_, int slot_)
+        : bytes(bytes_), size(size_), slot(slot_) {}
 
-    // Ask for `n` bytes of one or both (null: one); by one thread. A copy costs its thread 150 cycles, so there is one a
-    // matrix. Whole 16-byte units are copied, up to 15 bytes on either side come along: allocations of matrices are padded
-    // to more.
+    // Ask for `n` bytes of one or both (null: one); by one thread. A copy costs its thread 150 cycles, so there is one
+    // a matrix. Whole 16-byte units are copied, up to 15 bytes on either side come along: allocations of matrices are
+    // padded to more.
     __device__ __forceinline__ void fetch(const char *first, const char *second, int n) const {
 #ifdef TURBO_BULK_COPY
         if (staged) {
@@ -219,7 +217,7 @@ struct vector_part {
     }
     __device__ __forceinline__ float squares() const {
         float sum = 0.0f;
-        each(nullptr, [&](int at, const float(&v)[8], const float(&)[8]) {
+        each(nullptr, [&](int at, const float (&v)[8], const float (&)[8]) {
             if (at < columns) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
@@ -244,7 +242,7 @@ struct vector_part {
     // Normalised, quantised in blocks of 32 (four lanes), into shared memory.
     template <class layout>
     __device__ __forceinline__ void quantize(uint8_t *y, float scale, const float *norm, float *normed) const {
-        each(norm, [&](int at, const float(&from)[8], const float(&n)[8]) {
+        each(norm, [&](int at, const float (&from)[8], const float (&n)[8]) {
             float v[8] = {};
             if (at < columns) {
                 normalize(v, at, from, n, scale, norm != nullptr, normed);
@@ -281,9 +279,8 @@ struct vector_part {
 // ------------------------------------------------------------------------------------------------------
 
 // Products of `rows` rows with the vector, complete in all lanes that share a row: all, or half a warp (pairs only).
-template <class layout, int rows, int lanes = 32>
-static __device__ __forceinline__ void row_products(float (&sum)[rows], const char *const (&row)[rows], const uint8_t *y,
-                                                    int columns) {
+template <class layout, int rows, int lanes = 32> static __device__ __forceinline__ void
+row_products(float (&sum)[rows], const char *const (&row)[rows], const uint8_t *y, int columns) {
     const int lane = threadIdx.x % lanes;
 #pragma unroll
     for (int r = 0; r < rows; r++) {
@@ -303,7 +300,8 @@ static __device__ __forceinline__ void row_products(float (&sum)[rows], const ch
             const float2 scales[2] = {__half22float2(ds[0]), __half22float2(ds[1])};
 #pragma unroll
             for (int r = 0; r < rows; r++) {
-                sum[r] += product::dot(reinterpret_cast<const uint32_t *>(row[r]) + pair * product::words, codes, scales);
+                sum[r] +=
+                    product::dot(reinterpret_cast<const uint32_t *>(row[r]) + pair * product::words, codes, scales);
             }
         }
     } else {

@@ -44,7 +44,8 @@ static __global__ void __launch_bounds__(32 * rope_warps) rope_together_kernel(c
         at[i][1] = p.neox && turns ? pair + p.n_dims / 2 : 2 * pair + 1;
         const bool there = 2 * pair < p.head_dim;
         turn[i] = there && turns ? turn_of(p, pair) : make_float2(1.0f, 0.0f);
-        norm[i] = there && t.norm != nullptr ? make_float2(t.norm[at[i][0]], t.norm[at[i][1]]) : make_float2(1.0f, 1.0f);
+        norm[i] =
+            there && t.norm != nullptr ? make_float2(t.norm[at[i][0]], t.norm[at[i][1]]) : make_float2(1.0f, 1.0f);
     }
     wait_for_previous_kernel();
     if (!real) {

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "joined_limits.h"
+
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -10,8 +12,9 @@ namespace turbo_cuda {
 // Heads of f32, the values of each contiguous.
 struct rope_heads {
     const float *x;
-    float *out;        // may be x
-    const float *norm; // null, or [head_dim]: heads are divided by their root mean square and multiplied with this first
+    float *out; // may be x
+    const float
+        *norm; // null, or [head_dim]: heads are divided by their root mean square and multiplied with this first
     int64_t x_stride, out_stride; // values from a head to the next
     float epsilon;                // added to the mean square
     int heads;
@@ -29,7 +32,6 @@ struct rope_args {
     float freq_scale, ext_factor, attention_factor; // of YaRN
     float ramp[2];
 };
-static constexpr int max_rope_dim = 512;
 
 // Position and factors are there before the launch.
 cudaError_t rope_together(const rope_args &args, cudaStream_t stream);

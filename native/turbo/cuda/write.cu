@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(trellis_warps * 32, blocks_resident)
 // for them, share a multiprocessor's schedulers evenly, as two thread blocks of six warps would not.
 static constexpr int batch_groups = 2;
 
-template <class format, int n> static __global__ void __launch_bounds__(batch_groups *trellis_warps * 32, 1)
+template <class format, int n> static __global__ void __launch_bounds__(batch_groups * trellis_warps * 32, 1)
     write_batch_kernel(const __grid_constant__ write_params p) {
     extern __shared__ __align__(16) uint8_t shared[];
     constexpr int threads = trellis_warps * 32;

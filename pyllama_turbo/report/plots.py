@@ -124,20 +124,27 @@ def _without(record: Record) -> bool:
     return record.get("fused") is False or record.get("moe_fused") is False
 
 
-def _one_per_depth(line: Sequence[Record]) -> list[Record]:
-    """One row for each depth: the longest generation, and of equal ones the latest."""
-    found: dict[int, Record] = {}
+def _latest_library(rows: Sequence[Record]) -> str:
+    """Digest of the library that was measured last."""
+    return str(max(rows, key=lambda r: str(r.get("test_time", ""))).get("digest", ""))
+
+
+def _one_per_depth(line: Sequence[Record], digest: str) -> list[Record]:
+    """One row for each depth: of this library if there is one, the longest generation, and of equal ones the latest."""
+    found: dict[int, tuple[tuple[bool, int], Record]] = {}
     for r in line:
-        if r["n_depth"] not in found or r["n_gen"] >= found[r["n_depth"]]["n_gen"]:
-            found[r["n_depth"]] = r
-    return [found[depth] for depth in sorted(found)]
+        rank = (r.get("digest", "") == digest, r["n_gen"])
+        if r["n_depth"] not in found or rank >= found[r["n_depth"]][0]:
+            found[r["n_depth"]] = rank, r
+    return [found[depth][1] for depth in sorted(found)]
 
 
 def _speed_against_depth(records: Sequence[Record]) -> list[Figure]:
     found = []
     rows = [r for r in good(records, "bench") if r["n_gen"] and not r["n_prompt"] and not _without(r)]
     for (model, device, graphs), group in grouped(rows, "model_type", "gpu_info", "graphs").items():
-        lines = {pair: _one_per_depth(line) for pair, line in grouped(group, "type_k", "type_v").items()}
+        digest = _latest_library(group)
+        lines = {pair: _one_per_depth(line, digest) for pair, line in grouped(group, "type_k", "type_v").items()}
         depths = sorted({r["n_depth"] for r in group})
         if len(depths) < 2:
             continue

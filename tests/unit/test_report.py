@@ -316,6 +316,14 @@ def test_one_row_for_each_depth_the_longest_and_latest() -> None:
     assert cells["turbo3"][0].startswith("20.00") and cells["q8_0"] == ("9.00 ± 0.90 = 1.25x", "-")
 
 
+def test_lines_are_of_the_library_that_was_measured_last() -> None:
+    old = [bench("f16", d, 70.0, n_gen=512, digest="old", test_time="2026-01-01T00:00:00Z") for d in (0, 4096, 8192)]
+    new = [bench("f16", d, 90.0, n_gen=32, digest="new", test_time="2026-02-01T00:00:00Z") for d in (0, 4096)]
+    for records in (old + new, new + old):
+        row = next(f for f in figures(records) if f.title.startswith("Decode speed against depth")).rows[0]
+        assert "90.00" in row[2] and "90.00" in row[3] and "70.00" in row[4]
+
+
 def test_committed_results_are_up_to_date() -> None:
     """`make results` gives the committed pages from the committed records."""
     folder = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -310,6 +310,28 @@ static void next_matrix() {
     EXPECT(!"a gated group");
 }
 
+// What is changed in place between two of its readers is not read earlier than before.
+static void changed_between() {
+    where = "changed between";
+    ggml_context *ctx = ggml_init({ggml_tensor_overhead() * 64 + ggml_graph_overhead(), nullptr, true});
+    ggml_cgraph *graph = ggml_new_graph(ctx);
+    const auto vector = [&] { return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 256); };
+    const auto product = [&](ggml_tensor *x) {
+        return ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 256, 64), x);
+    };
+    ggml_tensor *x = ggml_mul(ctx, ggml_sqr(ctx, vector()), vector());
+    ggml_tensor *first = product(x), *change = ggml_scale_inplace(ctx, x, 2.0f), *second = product(x);
+    for (ggml_tensor *t : {first, change, second}) {
+        ggml_build_forward_expand(graph, t);
+    }
+    const auto at = [&](const ggml_tensor *t) {
+        return std::find(graph->nodes, graph->nodes + graph->n_nodes, t) - graph->nodes;
+    };
+    gather_products(graph, (int) at(x));
+    EXPECT(at(first) < at(change) && at(change) < at(second));
+    ggml_free(ctx);
+}
+
 // Random layers with random further readers and outputs: what is found must still be private, in order and complete.
 static int random_layers(int seeds) {
     const ggml_type types[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q8_0,   GGML_TYPE_Q6_K,
@@ -350,6 +372,7 @@ int main(int argc, char **argv) {
     const int seeds = argc > 1 ? atoi(argv[1]) : 3000;
     known_layers();
     next_matrix();
+    changed_between();
     const int groups = random_layers(seeds);
     printf("product groups: known layers right, %d groups in %d random ones are private, in order and complete\n",
            groups, seeds);

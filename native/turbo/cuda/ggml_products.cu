@@ -69,6 +69,16 @@ static bool apart(const product_group &group) {
     return true;
 }
 
+// Vectors are read and written 16 bytes at a time; views may begin anywhere.
+static bool aligned(const product_group &group) {
+    for (const ggml_tensor *t : {group.x, group.norm, group.normed}) {
+        if (t != nullptr && (uintptr_t) t->data % 16 != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool on_device(const ggml_backend_cuda_context &ctx, const ggml_tensor *w) {
     return w->buffer != nullptr && w->buffer->buft == ggml_backend_cuda_buffer_type(ctx.device) &&
            (uintptr_t) w->data % 16 == 0;
@@ -93,7 +103,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return n;
     }
     product_group group;
-    if (!match(cgraph, i, group) || !apart(group)) {
+    if (!match(cgraph, i, group) || !apart(group) || !aligned(group)) {
         return 0;
     }
     for (int m = 0; m < group.n; m++) {

@@ -337,7 +337,8 @@ static inline void gather_products(ggml_cgraph *cgraph, int i) {
     int to = first + length(first);
     for (int from = to; from < end; from++) {
         const ggml_tensor *node = cgraph->nodes[from];
-        if (node->op == GGML_OP_FLASH_ATTN_EXT) {
+        const bool changes_x = base_of(node) == base_of(x) && !ggml_op_is_empty(node->op); // in place
+        if (node->op == GGML_OP_FLASH_ATTN_EXT || changes_x) {
             return;
         }
         if (is_vector_product(node) && node->src[1] == x && node->src[0]->type == cgraph->nodes[first]->src[0]->type) {

@@ -89,7 +89,8 @@ static inline bool bring_together(ggml_cgraph *cgraph, const rope_chain &queries
                                              std::find(later.begin(), later.end(), base_of(*at)) != later.end());
         (waits ? later : first).push_back(*at);
     }
-    if (std::find(later.begin(), later.end(), base_of(keys.x)) != later.end()) {
+    const auto makes_keys = [&](const ggml_tensor *node) { return base_of(node) == base_of(keys.x); };
+    if (std::any_of(later.begin(), later.end(), makes_keys)) {
         return false; // the keys need it
     }
     std::copy(later.begin(), later.end(), std::copy(first.begin(), first.end(), begin));

@@ -159,9 +159,7 @@ struct layer_graph {
         }
         for (int i = 0; i < graph->n_nodes; i++) {
             rope_chain queries, keys;
-            const ggml_op op = graph->nodes[i]->op;
-            if ((op == GGML_OP_RMS_NORM || op == GGML_OP_ROPE) && match_chain(graph, i, queries) &&
-                find_keys(graph, queries, 6, keys)) {
+            if (match_chain(graph, i, queries) && find_keys(graph, queries, 6, keys)) {
                 bring_together(graph, queries, keys);
                 break;
             }
@@ -245,8 +243,7 @@ static void expect_kinds(const variation &v, const std::map<std::string, int> &e
     bool together = false;
     for (int i = 0; i < g.graph->n_nodes; i++) {
         rope_chain queries, keys;
-        together |= (g.graph->nodes[i]->op == GGML_OP_RMS_NORM || g.graph->nodes[i]->op == GGML_OP_ROPE) &&
-                    match_chain(g.graph, i, queries) && queries.rope == g.named["q rope"] &&
+        together |= match_chain(g.graph, i, queries) && queries.rope == g.named["q rope"] &&
                     find_keys(g.graph, queries, 1, keys) && keys.rope == g.named["k rope"];
     }
     EXPECT(together == ropes);

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_runs import difference
 
 from pyllama_turbo import _native
 
@@ -100,11 +101,6 @@ def results(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
         with np.load(out) as arrays:
             found[setting] = ({name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1]))
     return found
-
-
-def difference(a: np.ndarray, b: np.ndarray) -> float:
-    """Relative difference of two sets of logits."""
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
 @pytest.mark.parametrize(("model", "kind", "kv"), CASES)

@@ -10,10 +10,9 @@ using namespace turbo_cuda;
 void turbo_cuda_order_ropes(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *params) {
     constexpr int farthest = 6; // nodes that compute
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        const ggml_op op = cgraph->nodes[i]->op;
         rope_chain queries, keys;
-        if ((op != GGML_OP_RMS_NORM && op != GGML_OP_ROPE) || !match_chain(cgraph, i, queries) ||
-            !find_keys(cgraph, queries, farthest, keys) || !bring_together(cgraph, queries, keys)) {
+        if (!match_chain(cgraph, i, queries) || !find_keys(cgraph, queries, farthest, keys) ||
+            !bring_together(cgraph, queries, keys)) {
             continue;
         }
         for (const ggml_tensor *x : {queries.x, keys.x}) {
@@ -40,10 +39,8 @@ static rope_heads heads_of(const rope_chain &chain) {
 }
 
 int turbo_cuda_fuse_ropes(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgraph, int i) {
-    const ggml_op op = cgraph->nodes[i]->op;
     rope_chain queries, keys;
-    if ((op != GGML_OP_RMS_NORM && op != GGML_OP_ROPE) || !match_chain(cgraph, i, queries) ||
-        !find_keys(cgraph, queries, 1, keys)) {
+    if (!match_chain(cgraph, i, queries) || !find_keys(cgraph, queries, 1, keys)) {
         return 0;
     }
     const auto in_place_or_apart = [](const rope_chain &c) {

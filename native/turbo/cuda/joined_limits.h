@@ -11,10 +11,9 @@ namespace turbo_cuda {
 // Matrices that are multiplied with a vector: types (ggml's name, that of llama.cpp's block product), and how many go
 // into one launch.
 #define TURBO_PRODUCT_TYPES(DO)                                                                                        \
-    DO(Q4_0, q4_0)                                                                                                     \
-    DO(Q4_1, q4_1)                                                                                                     \
-    DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(Q8_0, q8_0) DO(Q2_K, q2_K) DO(Q3_K, q3_K) DO(Q4_K, q4_K) DO(Q5_K, q5_K)           \
-        DO(Q6_K, q6_K) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
+    DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(Q8_0, q8_0)                                         \
+    DO(Q2_K, q2_K) DO(Q3_K, q3_K) DO(Q4_K, q4_K) DO(Q5_K, q5_K) DO(Q6_K, q6_K)                                         \
+    DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
 static constexpr int max_products = 4, max_mixed_experts = 16;
 
 // Of a gated layer: out = activation(gate x) * (weight x).

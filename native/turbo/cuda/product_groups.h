@@ -329,10 +329,10 @@ static inline void gather_products(ggml_cgraph *cgraph, int i) {
         return;
     }
     const auto length = [&](int at) { // of a product and what is added to it
-        const bool sum = at + 1 < cgraph->n_nodes && used_once(cgraph, at) &&
-                         added_to(cgraph->nodes[at + 1], cgraph->nodes[at]) != nullptr &&
-                         added_to(cgraph->nodes[at + 1], cgraph->nodes[at])->op == GGML_OP_NONE;
-        return sum ? 2 : 1;
+        const ggml_tensor *add = at + 1 < cgraph->n_nodes && used_once(cgraph, at)
+                                     ? added_to(cgraph->nodes[at + 1], cgraph->nodes[at])
+                                     : nullptr;
+        return add != nullptr && add->op == GGML_OP_NONE ? 2 : 1;
     };
     int to = first + length(first);
     for (int from = to; from < end; from++) {

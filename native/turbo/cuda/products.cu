@@ -27,9 +27,8 @@ static int stage_of(int rows, int64_t row_bytes) {
 // Can rows be staged of which a block has at least `rows` at a time? Pairs of blocks need whole pairs, and rows that
 // are whole words.
 static bool can_stage(ggml_type type, int staging, int columns, int64_t row_bytes, int rows, int vectors) {
-    const bool pairs = type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0;
     return rows * (row_bytes + 32) + vectors * (columns * 5 / 4 + 96) <= staging - kept_shared &&
-           (!pairs || (columns % 64 == 0 && row_bytes % 4 == 0));
+           (!goes_in_pairs(type) || (columns % 64 == 0 && row_bytes % 4 == 0));
 }
 
 // More than 48 KB have to be asked for, of every kernel and device.
@@ -48,7 +47,7 @@ template <class P> static cudaError_t launch(void (*kernel)(const P), dim3 grid,
 template <ggml_type type, int rows, bool gated, bool staged>
 static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
     const dim3 grid(count_blocks(p, rows * product_warps), p.used);
-    p.vector_bytes = (vector_layout<type, staged>::bytes(p.columns) + 15) / 16 * 16;
+    p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
     p.stage_bytes = staged ? stage_of(rows * product_warps, p.matrix[0].row_bytes) : 0;
     const int shared = p.vector_bytes + (gated ? 2 : 1) * p.stage_bytes;
     return launch(vector_products_kernel<type, rows, gated, staged>, grid, 32 * product_warps, shared, p.staging,
@@ -102,7 +101,7 @@ cudaError_t products(const products_args &args, cudaStream_t stream) {
 }
 
 template <ggml_type type, bool staged> static cudaError_t launch_mix(mix_params &p, cudaStream_t stream) {
-    p.vector_bytes = (vector_layout<type, staged>::bytes(p.used * p.columns) + 15) / 16 * 16;
+    p.vector_bytes = vector_layout<type, staged>::bytes(p.used * p.columns);
     p.warps_each = product_warps / p.used;
     const int block_rows = mix_rows * p.warps_each;
     p.stage_bytes = staged ? stage_of(block_rows, p.row_bytes) : 0;

@@ -80,18 +80,37 @@ private:
 // ---- the vector
 // ---------------------------------------------------------------------------------------------------
 
-// Pairs of blocks of 32 values, a pair a lane: these types' blocks are not a whole number of words, but two are, and an
-// odd number, so that lanes meet no bank conflicts. y: codes of the pair; scale and sum of each block of it.
+// Types whose blocks are not a whole number of words, but two are, and an odd number: a lane takes a pair of blocks of
+// 32 values, and lanes meet no bank conflicts.
+static constexpr bool goes_in_pairs(ggml_type type) {
+    return type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0;
+}
+
+template <int words> static __device__ __forceinline__ void read_words(uint32_t (&x)[words], const uint32_t *from) {
+#pragma unroll
+    for (int i = 0; i < words; i++) {
+        x[i] = from[i];
+    }
+}
+// The half in the low bits.
+static __device__ __forceinline__ float low_half(uint32_t bits) {
+    return __half2float(__ushort_as_half((unsigned short) bits));
+}
+// c plus the product of four unsigned and four signed bytes.
+static __device__ __forceinline__ int dot_u8_s8(uint32_t a, uint32_t b, int c) {
+    int d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+// Product of a pair of blocks with the vector's. y: codes of the pair; ds: scale and sum of each block of it.
 template <ggml_type type> struct pair_product;
 template <> struct pair_product<GGML_TYPE_Q4_0> {
     static constexpr int words = 9;
     static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
         uint32_t x[words];
         int sum[2] = {};
-#pragma unroll
-        for (int i = 0; i < words; i++) {
-            x[i] = w[i];
-        }
+        read_words(x, w);
         int high[2] = {}; // sixteen times the sum
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -102,16 +121,7 @@ template <> struct pair_product<GGML_TYPE_Q4_0> {
             high[1] = dot_u8_s8(second & 0xf0f0f0f0u, y[12 + i], high[1]);
         }
         const auto block = [&](int b) { return (sum[b] + high[b] * 0.0625f) * ds[b].x - 8.0f * ds[b].y; };
-        return half_at(x[0]) * block(0) + half_at(x[4] >> 16) * block(1);
-    }
-    // c plus the product of four unsigned and four signed bytes.
-    static __device__ __forceinline__ int dot_u8_s8(uint32_t a, uint32_t b, int c) {
-        int d;
-        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-        return d;
-    }
-    static __device__ __forceinline__ float half_at(uint32_t bits) {
-        return __half2float(__ushort_as_half((unsigned short) bits));
+        return low_half(x[0]) * block(0) + low_half(x[4] >> 16) * block(1);
     }
 };
 template <> struct pair_product<GGML_TYPE_Q8_0> {
@@ -119,30 +129,29 @@ template <> struct pair_product<GGML_TYPE_Q8_0> {
     static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
         uint32_t x[words];
         int sum[2] = {};
-#pragma unroll
-        for (int i = 0; i < words; i++) {
-            x[i] = w[i];
-        }
+        read_words(x, w);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             sum[0] = __dp4a((int) __funnelshift_r(x[i], x[i + 1], 16), (int) y[i], sum[0]);
             sum[1] = __dp4a((int) x[9 + i], (int) y[8 + i], sum[1]);
         }
-        return pair_product<GGML_TYPE_Q4_0>::half_at(x[0]) * (sum[0] * ds[0].x) +
-               pair_product<GGML_TYPE_Q4_0>::half_at(x[8] >> 16) * (sum[1] * ds[1].x);
+        return low_half(x[0]) * (sum[0] * ds[0].x) + low_half(x[8] >> 16) * (sum[1] * ds[1].x);
     }
 };
 
 // Where the codes of the vector are in shared memory, and how a row is multiplied with them: as llama.cpp's blocks, ...
 template <ggml_type type_, bool staged> struct vector_layout {
     static constexpr ggml_type type = type_;
-    static constexpr bool pairs = staged && (type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0);
+    static constexpr bool pairs = staged && goes_in_pairs(type);
     // ... or in pairs of blocks, 16 words of codes and two of scales, padded to 20 words for the same reason.
     static constexpr int pair_bytes = 80;
 
-    static __host__ __device__ constexpr int bytes(int columns) {
-        return pairs ? (columns + 63) / 64 * pair_bytes : (columns / QK8_1 * (int) sizeof(block_q8_1) + 15) / 16 * 16;
+    // Where a block begins, or a pair: of the value that is its first.
+    static __host__ __device__ constexpr int start(int value) {
+        return pairs ? value / 64 * pair_bytes : value / QK8_1 * (int) sizeof(block_q8_1);
     }
+    // Of a vector of whole blocks, or pairs; what comes behind it begins at a multiple of 16.
+    static __host__ __device__ constexpr int bytes(int columns) { return (start(columns) + 15) / 16 * 16; }
     static __device__ __forceinline__ uint32_t *codes(uint8_t *y, int value) {
         return pairs ? reinterpret_cast<uint32_t *>(y + value / 64 * pair_bytes + value % 64)
                      : reinterpret_cast<uint32_t *>(reinterpret_cast<block_q8_1 *>(y)[value / 32].qs) + value % 32 / 4;

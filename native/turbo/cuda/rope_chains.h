@@ -69,9 +69,8 @@ static inline bool writes_keys_upstream(const ggml_cgraph *cgraph, int rope) {
 static inline bool find_keys(const ggml_cgraph *cgraph, const rope_chain &queries, int farthest, rope_chain &keys) {
     for (int i = next_computing(cgraph, queries.last), n = 0; i < cgraph->n_nodes && n < farthest;
          i = next_computing(cgraph, i), n++) {
-        const ggml_op op = cgraph->nodes[i]->op;
         keys = {};
-        if ((op == GGML_OP_RMS_NORM || op == GGML_OP_ROPE) && match_chain(cgraph, i, keys)) {
+        if (match_chain(cgraph, i, keys)) {
             return turn_alike(queries.rope, keys.rope) && !writes_keys_upstream(cgraph, keys.last);
         }
     }

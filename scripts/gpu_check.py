@@ -28,7 +28,7 @@ TESTS = NATIVE / "tests" / "cuda"
 CPU = NATIVE / "turbo" / "cpu"
 KERNELS = (
     "attend", "attend_pairs", "attend_scalar", "attend_any_small", "attend_any_large", "attend_rows",
-    "attend_wide_sm90a", "lift", "runs", "write",
+    "attend_wide_sm90a", "attend_batch_sm90a", "lift", "runs", "write",
 )  # fmt: skip
 ARCHITECTURES = ("80", "86", "89", "90", "120")
 WRAPPED = ("cudaFuncSetAttribute", "cudaLaunchKernelExC")  # what test_plans replaces

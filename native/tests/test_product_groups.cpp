@@ -1,5 +1,6 @@
-// What turbo/cuda/product_groups.h and rope_chains.h find in graphs of one token, without a GPU: layers as llama.cpp
-// builds them, with and without what must keep them from being joined, and thousands of random variations of them.
+// What turbo/cuda/product_groups.h and rope_chains.h find in graphs of one token or a few, without a GPU: layers as
+// llama.cpp builds them, with and without what must keep them from being joined, and thousands of random variations of
+// them.
 //
 //   test_product_groups [SEEDS]     default 3000
 
@@ -153,7 +154,7 @@ struct layer_graph {
     }
     void order() {
         for (int i = 0; i < graph->n_nodes; i++) {
-            if (graph->nodes[i]->op == GGML_OP_MUL && is_vector(graph->nodes[i])) {
+            if (graph->nodes[i]->op == GGML_OP_MUL && is_vectors(graph->nodes[i])) {
                 gather_products(graph, i);
             }
         }
@@ -282,9 +283,20 @@ static void known_layers() {
     where = "more experts than a block has warps";
     v.merged = false, v.used = 1;
     expect_kinds(v, {{"gated", 1}, {"mix", 0}}, true);
-    where = "two tokens";
+    where = "a short batch"; // gates only of experts
+    for (int tokens : {2, max_vectors}) {
+        v = {}, v.tokens = tokens;
+        expect_kinds(v, {{"gated", 0}, {"plain", 4}, {"matrices", 7}, {"sums", 2}, {"norms", 2}}, true);
+        v.biased = true; // a bias is not like the product it is added to, and stands between queries and keys
+        expect_kinds(v, {{"gated", 0}, {"plain", 4}, {"matrices", 7}, {"sums", 1}, {"norms", 2}}, false);
+        v.biased = false, v.experts = true;
+        expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}, {"sums", 2}, {"norms", 2}, {"kept norms", 1}}, true);
+        v.merged = true;
+        expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}}, true);
+    }
+    where = "more tokens than a launch takes";
     for (bool experts : {false, true}) {
-        v = {}, v.tokens = 2, v.experts = experts;
+        v = {}, v.tokens = max_vectors + 1, v.experts = experts;
         expect_kinds(v, {{"gated", 0}, {"mix", 0}, {"plain", 0}}, false);
     }
 }
@@ -342,7 +354,8 @@ static int random_layers(int seeds) {
         const auto coin = [&](int one_in) { return rng() % one_in == 0; };
         variation v;
         v.experts = coin(2), v.merged = coin(3), v.biased = coin(3), v.head_norms = coin(2), v.gated = !coin(4);
-        v.divided = coin(2), v.f16_keys = coin(3), v.used = 1 + rng() % 6, v.tokens = coin(8) ? 2 : 1;
+        v.divided = coin(2), v.f16_keys = coin(3), v.used = 1 + rng() % 6;
+        v.tokens = coin(3) ? 2 + rng() % max_vectors : 1;
         v.type = types[rng() % (v.experts ? 5 : 6)], v.v_type = coin(2) ? v.type : types[rng() % 6];
         v.activation = activations[rng() % 4];
         layer_graph g(v);

@@ -1,7 +1,7 @@
 """What a decode step joins in one launch: products with what stands around them, queries and keys as they are turned.
 
-Every weight type and kind of layer. One process a setting decodes a few tokens one by one with each model; what the two
-settings and the CPU say is compared.
+Every weight type and kind of layer. One process a setting decodes a few tokens one by one with each model, and short
+batches of two to eight; what the two settings and the CPU say is compared.
 """
 
 from __future__ import annotations
@@ -43,18 +43,27 @@ import numpy as np
 from pyllama_turbo import Model
 from pyllama_turbo.profile.cupti import Recorder
 cases, out, gpu = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "gpu"
-kernels = ("vector_products", "float_products", "expert_mix", "rope_together", "quantize_q8_1", "rms_norm")
+kernels = ("vector_products", "float_products", "expert_mix", "rope_together", "quantize_q8_1", "rms_norm",
+           "batch_products", "float_batch")
+tokens = [1, 5, 9, 2, 77, 31, 400, 8]
 found, counts = {}, {}
 recorder = Recorder.shared() if gpu else None
 for name, (path, kv) in cases.items():
     with Model.open(path, n_gpu_layers="all" if gpu else 0) as model:
         if gpu:
             recorder.start()
-        with model.context(n_ctx=64, kv=kv, offload_kqv=gpu, op_offload=gpu, n_threads=2) as ctx:
+        with model.context(
+            n_ctx=64, kv=kv, offload_kqv=gpu, op_offload=gpu, n_threads=2, logits_all=True
+        ) as ctx:
             rows = []
-            for pos, token in enumerate([1, 5, 9, 2, 77, 31, 400, 8]):
+            for pos, token in enumerate(tokens):
                 ctx.decode([token], pos=pos)
                 rows.append(ctx.logits[0].copy())
+            pos = len(tokens)
+            for n in (2, 3, 4, 5, 8):
+                ctx.decode(tokens[:n], pos=pos, outputs="all")
+                rows += list(ctx.logits.copy())
+                pos += n
             found[name] = np.stack(rows)
         names = [event.name for event in recorder.stop()] if gpu else []
         counts[name] = {kernel: sum(kernel in name for name in names) for kernel in kernels}
@@ -118,11 +127,13 @@ def test_joined_gives_the_logits(model: str, kind: str, kv: str, results: Result
 @pytest.mark.parametrize(("model", "kind", "kv"), CASES)
 def test_it_is_joined(model: str, kind: str, kv: str, results: Results) -> None:
     counts, before = (results[setting][1][f"{model} {kind} {kv}"] for setting in ("joined", "apart"))
-    ours = ("vector_products", "float_products", "expert_mix", "rope_together")
+    ours = ("vector_products", "float_products", "expert_mix", "rope_together", "batch_products", "float_batch")
     assert all(before[kernel] == 0 for kernel in ours)
     assert counts["vector_products"] > 0
+    assert counts["batch_products"] > 0
     assert counts["rms_norm"] + counts["quantize_q8_1"] < before["rms_norm"] + before["quantize_q8_1"]
     assert (counts["rope_together"] > 0) == (kv != "f16")
     if model == "experts":
-        assert counts["expert_mix"] > 0
+        assert counts["expert_mix"] >= 13 * 2  # of each of 13 batches, one a layer
         assert counts["float_products"] > 0
+        assert counts["float_batch"] > 0

@@ -30,6 +30,9 @@ static void fill(device_buffer<uint8_t> &buffer, const std::vector<uint8_t> &pat
 static void bench(FILE *json, const bench_shape &shape, int format, int format_v, int n_kv, int rows, int slices,
                   int heads_per_block, int splits, double read_rate, attend_way way = attend_way::best,
                   bool centres_of_runs = false) {
+    if (way == attend_way::batch && (format >= KV_F16 || format_v >= KV_F16)) {
+        return;
+    }
     std::mt19937 rng(1);
     const size_t head = reference::row_bytes(format, 128, shape.head_dim), token = head * shape.n_head_kv,
                  k_bytes = token * n_kv;
@@ -89,18 +92,18 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         "%-14s %-10s %-10s n_kv %6d rows %2d%s%s slices %d hpb %d splits %3d: %7.2f us/layer (%.2f-%.2f), floor %6.2f, "
         "%3.0f %%\n",
         shape.name, format_name(format), format_name(format_v), n_kv, rows,
-        plan.wide                 ? " wide"
+        plan.batch                ? " batch"
+        : plan.wide               ? " wide"
         : plan.warps_per_head > 0 ? " team"
                                   : "",
-        centres_of_runs ? " runs" : "",
-        plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us,
-        100 * floor_us / us);
+        centres_of_runs ? " runs" : "", plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
+        t.high_us / shape.layers, floor_us, 100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,"
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"wide\":%d,\"batch\":%d,"
             "\"runs\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,"
             "\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
             first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
-            plan.warps_per_head > 0, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us,
+            plan.warps_per_head > 0, plan.wide, plan.batch, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us,
             t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
     first_row = false;
 }
@@ -131,15 +134,18 @@ static double measure_read_rate() {
     return bytes / (t.median_us * 1e-6);
 }
 
-// Draft batches: every warp for itself, teams, and warpgroup products.
-static void bench_rows(FILE *json, const bench_shape &shape, double rate) {
+// Draft batches: every warp for itself, teams, and warpgroup products of halves and of bytes.
+static void bench_rows(FILE *json, const bench_shape &shape, double rate, int only) {
     for (int f : {KV_TURBO3, KV_TURBO4, KV_TURBO3_TCQ, KV_TURBO4_TCQ, KV_Q8_0}) {
         for (int n_kv : {131072, 32768, 8192, 2048, 512}) {
-            for (attend_way way : {attend_way::own, attend_way::wide}) {
+            if (only > 0 && n_kv != only) {
+                continue;
+            }
+            for (attend_way way : {attend_way::own, attend_way::wide, attend_way::batch}) {
                 bench(json, shape, f, f, n_kv, 2, 0, 0, 0, rate, way);
             }
             for (int rows : {4, 8}) {
-                for (attend_way way : {attend_way::own, attend_way::team, attend_way::wide}) {
+                for (attend_way way : {attend_way::own, attend_way::team, attend_way::wide, attend_way::batch}) {
                     bench(json, shape, f, f, n_kv, rows, 0, 0, 0, rate, way);
                 }
             }
@@ -153,8 +159,8 @@ int main(int argc, char **argv) {
     const double rate = measure_read_rate();
     printf("plain reads: %.3f TB/s\n", rate * 1e-12);
     const bench_shape qwen = {"qwen3-30b-a3b", 128, 32, 4, 48};
-    if (argc > 2 && strcmp(argv[2], "rows") == 0) {
-        bench_rows(json, qwen, rate);
+    if (argc > 2 && strcmp(argv[2], "rows") == 0) { // behind one length of the cache, or several
+        bench_rows(json, qwen, rate, argc > 3 ? atoi(argv[3]) : 0);
         fprintf(json, "\n]\n");
         fclose(json);
         return 0;
@@ -163,8 +169,9 @@ int main(int argc, char **argv) {
         for (int f : {KV_TURBO3, KV_TURBO3_TCQ}) {
             for (int n_kv : {131072, 32768, 8192, 256}) {
                 for (bool runs : {false, true}) {
-                    bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate, attend_way::best, runs);
-                    bench(json, qwen, f, f, n_kv, 8, 0, 0, 0, rate, attend_way::best, runs);
+                    for (int rows : {1, 2, 4, 8}) {
+                        bench(json, qwen, f, f, n_kv, rows, 0, 0, 0, rate, attend_way::best, runs);
+                    }
                 }
             }
         }
@@ -202,7 +209,7 @@ int main(int argc, char **argv) {
             bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate);
         }
     }
-    bench_rows(json, qwen, rate);
+    bench_rows(json, qwen, rate, argc > 3 ? atoi(argv[3]) : 0);
     fprintf(json, "\n]\n");
     fclose(json);
     return 0;

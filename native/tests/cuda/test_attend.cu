@@ -139,7 +139,7 @@ static double run_case(const attend_case &c, std::mt19937 &rng, const cudaDevice
     a.multiprocessors = device.multiProcessorCount, a.shared_limit = device.sharedMemPerBlockOptin;
     a.clusters = has_clusters(device), a.warpgroups = has_warpgroups(device);
     attend_plan plan = attend_make_plan(a, 0, c.slices, c.way);
-    shared = plan.warps_per_head > 0;
+    shared = plan.warps_per_head > 0 && !plan.batch;
     if (c.splits && !(plan.wide && c.splits == 1)) { // those always share the cache out
         plan.splits = c.splits, plan.cluster = 0;
     }
@@ -285,8 +285,10 @@ static std::vector<attend_case> make_cases(bool small) {
     }
     for (size_t i = 0, n = cases.size(); i < n; i++) {
         const int columns = cases[i].n_head / cases[i].n_head_kv * cases[i].n_rows;
-        for (attend_way way : {attend_way::team, attend_way::wide}) {
-            if (cases[i].head_dim == 128 && columns > (way == attend_way::team ? 16 : 8)) {
+        for (attend_way way : {attend_way::team, attend_way::wide, attend_way::batch}) {
+            const bool codes = cases[i].format_k < KV_F16 && cases[i].format_v < KV_F16;
+            if (cases[i].head_dim == 128 && columns > (way == attend_way::team ? 16 : 8) &&
+                (codes || way != attend_way::batch)) {
                 cases.push_back(cases[i]);
                 cases.back().way = way;
             }

@@ -213,7 +213,8 @@ static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows,
     const int values = 512;
     write_tensor w[2] = {};
     device_buffer<float> x((size_t) rows * values * 2);
-    device_buffer<uint8_t> together((size_t) rows * 2 * values), alone((size_t) rows * 2 * values);
+    const size_t each = (size_t) rows * 2 * values; // bytes: more than any format takes
+    device_buffer<uint8_t> together(2 * each), alone(2 * each);
     std::vector<float> source;
     for (int i = 0; i < 2; i++) {
         const std::vector<float> part = make_rows(rng, rows, values, blocks[i]);
@@ -226,7 +227,7 @@ static int check_pair(const int (&formats)[2], const int (&blocks)[2], int rows,
     x.upload(source), together.poison(), alone.poison();
     for (const device_buffer<uint8_t> *to : {&together, &alone}) {
         for (int i = 0; i < 2; i++) {
-            w[i].target = (char *) to->data + (size_t) i * rows * values;
+            w[i].target = (char *) to->data + i * each;
         }
         CHECK(write_rows(w[0], to == &together ? &w[1] : nullptr, 0));
         if (to == &alone) {

@@ -136,13 +136,19 @@ int main(int argc, char **argv) {
     }
     int failed = 0, total = 0;
     for (const repeat_case &c : cases) {
-        for (int kind = 0; kind < 6; kind++) {
+        for (int kind = 0; kind < 8; kind++) {
             if (!share.next_is_mine()) {
                 continue;
             }
             const bool masked = kind & 1;
-            const attend_way way = kind < 2 ? attend_way::own : kind < 4 ? attend_way::team : attend_way::wide;
+            const attend_way way = kind < 2   ? attend_way::own
+                                   : kind < 4 ? attend_way::team
+                                   : kind < 6 ? attend_way::wide
+                                              : attend_way::batch;
             if (kind > 1 && (c.head_dim != 128 || c.n_head / c.n_head_kv * c.n_rows <= 16)) {
+                continue;
+            }
+            if (way == attend_way::batch && (c.format_k >= KV_F16 || c.format_v >= KV_F16)) {
                 continue;
             }
             const int differing = run_case(c, masked, way, rng, device);

@@ -219,6 +219,47 @@ static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
     return plan.splits > 1;
 }
 
+// Warpgroups of a thread block of attend_batch.cuh, and the columns it is made for.
+static constexpr int batch_warpgroups = 4;
+static int batch_columns(int columns) {
+    return columns <= 16 ? 16 : 32;
+}
+
+// Shared memory of attend_batch.cuh with two staged tiles a team, the fewest: a little more than it takes.
+static size_t batch_block_bytes(const attend_args &args, const attend_plan &plan, int columns, int column_blocks) {
+    const size_t heads = plan.heads_per_block, teams = batch_warpgroups / heads;
+    const size_t tables = look_up_bytes(args.k.format, 2) + look_up_bytes(args.v.format, 2);
+    // a stretch of the chip's that is a tile longer for each team
+    const size_t runs =
+        run_bytes(args, plan.heads_per_block, column_blocks, columns) + teams * heads * columns * sizeof(float);
+    const size_t warpgroup = columns * (2 * 128 + 5 * sizeof(float)) + 128 * 16 + 1024;
+    return 1024 + heads * columns * (128 + sizeof(float)) + batch_warpgroups * warpgroup +
+           teams * 2 * (2 * 64 * token_bytes(args, plan) + 96) + tables + runs;
+}
+
+// Codes of our own, warpgroup products: as many heads a thread block as it has warpgroups, if that divides them. False
+// as of plan_wide.
+static bool plan_batch(const attend_args &args, int n_columns, attend_plan &plan) {
+    const int columns = batch_columns(n_columns), column_blocks = (n_columns + columns - 1) / columns;
+    plan = {};
+    plan.wide = plan.batch = true, plan.tiles = 1, plan.slices = 4, plan.warps_per_head = 4;
+    for (int heads = batch_warpgroups; heads > 0; heads--) {
+        plan.heads_per_block = heads;
+        if (args.n_head_kv % heads == 0 && !stages_rows(args, plan) &&
+            batch_block_bytes(args, plan, columns, column_blocks) <= args.shared_limit) {
+            break;
+        }
+        if (heads == 1) {
+            return false;
+        }
+    }
+    const int blocks = column_blocks * (args.n_head_kv / plan.heads_per_block) * args.n_streams,
+              teams = batch_warpgroups / plan.heads_per_block;
+    plan.splits = teams * std::max(least_splits(args), std::min((args.n_kv + 64 * teams - 1) / (64 * teams),
+                                                                std::max(1, args.multiprocessors / blocks)));
+    return plan.splits > 1;
+}
+
 // Do teams pay? They start and end more slowly, and what they save grows with the cache (measured on an H200,
 // docs/performance.md): the more, the longer unpacking takes.
 static bool use_teams(const attend_args &args, int columns, attend_way way) {
@@ -228,16 +269,24 @@ static bool use_teams(const attend_args &args, int columns, attend_way way) {
     return way != attend_way::best || args.n_kv >= (scalar_family(args) ? 24576 : 8192);
 }
 
-// Do warpgroup products pay?
-static bool use_wide(const attend_args &args, int columns, attend_way way) {
+// Can warpgroup products be used, for codes of our own only or for all formats? Do they pay? (measured on an H200)
+static bool use_warpgroups(const attend_args &args, int columns, attend_way asked, attend_way way) {
     if (!args.warpgroups || columns <= 8 || args.head_dim != 128 || args.block != 128) {
         return false;
     }
-    if (way != attend_way::best) {
-        return way == attend_way::wide;
+    if (way == attend_way::batch && (args.k.format > KV_TURBO4_TCQ || args.v.format > KV_TURBO4_TCQ)) {
+        return false;
     }
-    // One row is left to the kernel that takes it from where it is being encoded. Others: measured on an H200.
-    return args.n_rows > 1 && args.n_kv >= (columns <= 32 && scalar_family(args) ? 4096 : 2048);
+    if (asked != attend_way::best) {
+        return asked == way;
+    }
+    // One row is left to the kernel that takes it from where it is being encoded.
+    if (args.n_rows == 1 || args.n_kv < (columns <= 32 && scalar_family(args) ? 4096 : 2048)) {
+        return false;
+    }
+    // More columns than one warpgroup has for a head are unpacked once by attend_wide.cuh, and so are as many where the
+    // cache is so short that it counts how they begin and end.
+    return way == attend_way::wide || columns <= 16 || (columns <= 32 && args.n_kv >= 49152);
 }
 
 // Shared memory that newest tokens take if they come from their source.
@@ -248,7 +297,10 @@ static size_t newest_bytes(const attend_args &args, const attend_plan &plan) {
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block, int slices, attend_way way) {
     attend_plan plan = {};
     const int columns = columns_of(args);
-    if (use_wide(args, columns, way) && plan_wide(args, columns, plan)) {
+    if (use_warpgroups(args, columns, way, attend_way::batch) && plan_batch(args, columns, plan)) {
+        return plan;
+    }
+    if (use_warpgroups(args, columns, way, attend_way::wide) && plan_wide(args, columns, plan)) {
         return plan;
     }
     if (use_teams(args, columns, way) && plan_rows(args, columns, heads_per_block, 2, plan)) {
@@ -373,6 +425,9 @@ cudaError_t attend(const attend_args &args, const attend_plan &plan, cudaStream_
     p.source_scale = args.soft_cap != 0.0f ? args.scale / args.soft_cap : args.scale * log2_e;
     p.soft_cap = args.soft_cap * log2_e;
     p.bends = args.runs.rows != nullptr || args.soft_cap != 0.0f;
+    if (plan.batch) {
+        return attend_batch(p, args, stream);
+    }
     if (plan.wide) {
         return attend_wide(p, args, stream);
     }

@@ -86,13 +86,15 @@ struct attend_plan {
     int tiles;           // tiles of columns a warp takes at a time: of eight, or of 16 if it shares a head
     int warps_per_head;  // that share the unpacking, for many columns (attend_rows.cuh); otherwise 0
     int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
-    bool wide;           // many columns with warpgroup products (attend_wide.cuh)
+    bool wide;           // many columns with warpgroup products: of halves (attend_wide.cuh),
+    bool batch;          // or of bytes and halves (attend_batch.cuh)
 };
 
 // Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh; more than 16
-// of them), or a warpgroup for one that multiplies (attend_wide.cuh; more than eight columns, where there are warpgroup
-// products and the cache is long enough to be shared out). The last two are there for heads of 128.
-enum class attend_way { best, own, team, wide };
+// of them), a warpgroup for one that multiplies (attend_wide.cuh; more than eight columns, where there are warpgroup
+// products and the cache is long enough to be shared out), or, of codes of our own, the warpgroup that multiplies
+// (attend_batch.cuh; likewise). The last three are there for heads of 128.
+enum class attend_way { best, own, team, wide, batch };
 
 // heads_per_block and slices: 0 lets the plan choose, as attend_way::best does.
 attend_plan attend_make_plan(const attend_args &args, int heads_per_block = 0, int slices = 0,

@@ -150,10 +150,13 @@ template <class shape> struct query_loader {
             x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
         }
         if (p.q_scale != nullptr && unit < units(p) && column < p.n_columns) {
-            const float *scale = p.q_scale + head * shape::head_dim + b * shape::block_values + (threadIdx.x & 15) * n;
+            const float4 *scale =
+                reinterpret_cast<const float4 *>(p.q_scale + head * shape::head_dim + b * shape::block_values) +
+                (threadIdx.x & 15) * n / 4;
 #pragma unroll
-            for (int i = 0; i < n; i++) {
-                x[i] *= scale[i];
+            for (int i = 0; i < n / 4; i++) {
+                const float4 v = scale[i];
+                x[4 * i] *= v.x, x[4 * i + 1] *= v.y, x[4 * i + 2] *= v.z, x[4 * i + 3] *= v.w;
             }
         }
     }

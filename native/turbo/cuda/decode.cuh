@@ -23,8 +23,8 @@ static __device__ __forceinline__ code_place place_at_bit(const uint8_t *shared,
     return {shared + (bit >> 5) * 4, bit & 31u, 0u};
 }
 
-// `n` words from a place, `skip` bytes on (a multiple of 16). `last_bits`: where memory may end behind what is wanted, the
-// bits that are; the word behind them is then left alone. 0: there is more.
+// `n` words from a place, `skip` bytes on (a multiple of 16). `last_bits`: where memory may end behind what is wanted,
+// the bits that are; the word behind them is then left alone. 0: there is more.
 template <int last_bits, int n>
 static __device__ __forceinline__ void load_words(uint32_t (&w)[n], const code_place &place, uint32_t skip) {
     const uint32_t *base = reinterpret_cast<const uint32_t *>(place.words + skip);
@@ -214,7 +214,7 @@ template <class format, int values, int count = 2> struct reader_trellis {
     using table_type = look_up_table<format, count>;
     static constexpr int bits = format::bits;
     // Of a lane's values, where the last look-up begins: three at a time, it gives one value too many.
-    static constexpr int last_look_up = values == 16 ? 3 * 8 + 4 - count : count == 3 ? 30 : 32 - count;
+    static constexpr int last_look_up = values == 16 ? 3 * 8 + 4 - count : count == 3 ? 30 : values - count;
     static constexpr int last_bit = last_look_up * bits + table_type::span;
     static constexpr int words = (last_bit + 31) / 32;
     const uint8_t *table;
@@ -246,7 +246,7 @@ template <class format, int values, int count = 2> struct reader_trellis {
     }
     template <int part>
     __device__ __forceinline__ void decode(const uint32_t (&w)[words], uint32_t &r0, uint32_t &r1) const {
-        constexpr int first = values == 32 ? 8 * part * bits : 16 * part * bits;
+        constexpr int first = values == 16 ? 16 * part * bits : 8 * part * bits;
         if constexpr (count == 3) { // eight values are three, three and two
             static_assert(values == 32, "eight in a row");
             constexpr int span = table_type::span;
@@ -256,7 +256,7 @@ template <class format, int values, int count = 2> struct reader_trellis {
             r0 = byte_permute(a, b, 0x4210);
             r1 = byte_permute(b, c, 0x5421);
         } else {
-            constexpr int second = values == 32 ? first + 4 * bits : first + 8 * bits;
+            constexpr int second = values == 16 ? first + 8 * bits : first + 4 * bits;
             r0 = four<first>(w);
             r1 = four<second>(w);
         }
@@ -265,9 +265,15 @@ template <class format, int values, int count = 2> struct reader_trellis {
 
 // The reader of a format of our own; `count` values a look-up of the trellis types.
 template <int format, int values, int count> struct reader_of;
-template <int values, int count> struct reader_of<KV_TURBO2, values, count> { using type = reader_2bit<values>; };
-template <int values, int count> struct reader_of<KV_TURBO3, values, count> { using type = reader_3bit<values>; };
-template <int values, int count> struct reader_of<KV_TURBO4, values, count> { using type = reader_4bit<values>; };
+template <int values, int count> struct reader_of<KV_TURBO2, values, count> {
+    using type = reader_2bit<values>;
+};
+template <int values, int count> struct reader_of<KV_TURBO3, values, count> {
+    using type = reader_3bit<values>;
+};
+template <int values, int count> struct reader_of<KV_TURBO4, values, count> {
+    using type = reader_4bit<values>;
+};
 template <int values, int count> struct reader_of<KV_TURBO2_TCQ, values, count> {
     using type = reader_trellis<format_turbo2_tcq, values, count>;
 };

@@ -1,6 +1,6 @@
-// The products of a decode step in a graph: which nodes go into one launch of products.h, and what that asks of the
-// graph's order and memory. A group is found by its structure alone, so that the same one is found before memory is
-// laid out (turbo_cuda_order) and when it runs (turbo_cuda_fuse_products).
+// The products of a decode step or a short batch in a graph: which nodes go into one launch of products.h, and what
+// that asks of the graph's order and memory. A group is found by its structure alone, so that the same one is found
+// before memory is laid out (turbo_cuda_order) and when it runs (turbo_cuda_fuse_products).
 
 #include "turbo/cuda/ggml_glue.cuh"
 #include "turbo/cuda/product_groups.h"
@@ -28,7 +28,7 @@ void turbo_cuda_order(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *p
         return;
     }
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        if (cgraph->nodes[i]->op == GGML_OP_MUL && is_vector(cgraph->nodes[i])) {
+        if (cgraph->nodes[i]->op == GGML_OP_MUL && is_vectors(cgraph->nodes[i])) {
             gather_products(cgraph, i);
         }
     }
@@ -122,6 +122,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         args.x = (const float *) group.x->data, args.ids = (const int32_t *) group.ids->data;
         args.weights = (const float *) group.mix->data, args.add = m.add, args.out = m.out;
         args.weight = m.weight, args.row_bytes = m.row_bytes, args.expert_bytes = m.expert_bytes;
+        args.vectors = group.ids->ne[1], args.ids_stride = group.ids->nb[1] / sizeof(int32_t);
         args.used = group.ids->ne[0], args.columns = weight->ne[0], args.rows = m.rows;
         args.staging = staging;
         CUDA_CHECK(mix_experts(args, ctx.stream()));
@@ -135,7 +136,11 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         memcpy(&args.epsilon, group.rms->op_params, sizeof(float));
         args.normed = group.normed != nullptr ? (float *) group.normed->data : nullptr;
     }
-    args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr;
+    args.vectors = group.x->ne[1];
+    if (group.ids != nullptr) {
+        args.ids = (const int32_t *) group.ids->data, args.ids_stride = group.ids->nb[1] / sizeof(int32_t);
+        args.vectors = group.ids->ne[1];
+    }
     find_next(cgraph, group);
     if (group.next != nullptr && on_device(ctx, group.next)) {
         args.next = (const char *) group.next->data, args.next_bytes = group.next->nb[2];
@@ -147,6 +152,9 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
     args.staging = staging;
     for (int m = 0; m < group.n; m++) {
         args.matrix[m] = matrix_of(group.matrix[m]);
+    }
+    if (!products_pay(args)) {
+        return 0;
     }
     CUDA_CHECK(products(args, ctx.stream()));
     return group.last - i;

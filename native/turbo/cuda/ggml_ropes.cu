@@ -1,5 +1,6 @@
-// Rotary position embedding of a token's queries and keys in a graph: one launch for both where keys go to a cache that
-// our kernels write. (llama.cpp writes f16 keys from the kernel that turns them, which is as good.)
+// Rotary position embedding of the queries and keys of a token or a short batch in a graph: one launch for both where
+// keys go to a cache that our kernels write. (llama.cpp writes f16 keys from the kernel that turns them, which is as
+// good.)
 
 #include "turbo/cuda/ggml_glue.cuh"
 #include "turbo/cuda/rope_chains.h"
@@ -30,6 +31,7 @@ static rope_heads heads_of(const rope_chain &chain) {
     rope_heads t = {};
     t.x = (const float *) chain.x->data, t.out = (float *) chain.rope->data;
     t.x_stride = chain.x->nb[1] / sizeof(float), t.out_stride = chain.rope->nb[1] / sizeof(float);
+    t.x_token = chain.x->nb[2] / sizeof(float), t.out_token = chain.rope->nb[2] / sizeof(float);
     if (chain.norm != nullptr) {
         t.norm = (const float *) chain.norm->data;
         memcpy(&t.epsilon, chain.rms->op_params, sizeof(float));
@@ -44,7 +46,8 @@ int turbo_cuda_fuse_ropes(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgr
         return 0;
     }
     const auto in_place_or_apart = [](const rope_chain &c) {
-        return !overlap(c.x, c.rope) || (c.x->data == c.rope->data && c.x->nb[1] == c.rope->nb[1]);
+        return !overlap(c.x, c.rope) ||
+               (c.x->data == c.rope->data && c.x->nb[1] == c.rope->nb[1] && c.x->nb[2] == c.rope->nb[2]);
     };
     if (!in_place_or_apart(queries) || !in_place_or_apart(keys) || overlap(queries.rope, keys.x) ||
         overlap(keys.rope, queries.x) || overlap(queries.rope, keys.rope)) {
@@ -59,7 +62,7 @@ int turbo_cuda_fuse_ropes(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgr
     const float base = number(5);
     rope_args args = {};
     args.tensor[0] = heads_of(queries), args.tensor[1] = heads_of(keys);
-    args.position = (const int32_t *) queries.rope->src[1]->data;
+    args.position = (const int32_t *) queries.rope->src[1]->data, args.tokens = queries.rope->ne[2];
     args.factors = queries.rope->src[2] != nullptr ? (const float *) queries.rope->src[2]->data : nullptr;
     args.head_dim = queries.rope->ne[0], args.n_dims = params[1];
     args.neox = (params[2] & GGML_ROPE_TYPE_NEOX) != 0;

@@ -15,6 +15,8 @@ namespace turbo_cuda {
     DO(Q2_K, q2_K) DO(Q3_K, q3_K) DO(Q4_K, q4_K) DO(Q5_K, q5_K) DO(Q6_K, q6_K)                                         \
     DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs) DO(MXFP4, mxfp4)
 static constexpr int max_products = 4, max_mixed_experts = 16;
+// Vectors of a short batch that a launch multiplies, and what the columns of several are a multiple of.
+static constexpr int max_vectors = 8, batch_columns = 256;
 
 // Of a gated layer: out = activation(gate x) * (weight x).
 enum gate_activation { GATE_NONE, GATE_SILU, GATE_GELU, GATE_RELU };

@@ -1,6 +1,6 @@
-// The products of a decode step in a graph: which nodes go into one launch of products.h. A group is found by its
-// structure alone, so that the same one is found before memory is laid out and when it runs. Nothing here knows CUDA:
-// native/tests/test_product_groups.cpp checks it on graphs without a GPU.
+// The products of a decode step, or of a short batch, in a graph: which nodes go into one launch of products.h. A group
+// is found by its structure alone, so that the same one is found before memory is laid out and when it runs. Nothing
+// here knows CUDA: native/tests/test_product_groups.cpp checks it on graphs without a GPU.
 
 #pragma once
 
@@ -15,7 +15,7 @@ namespace turbo_cuda {
 // One launch: the nodes it covers, in tensors of the graph. Addresses are read when it runs.
 struct product_group {
     int last = -1;                                     // node
-    const ggml_tensor *x = nullptr;                    // the vector, before it is normalised
+    const ggml_tensor *x = nullptr;                    // the vectors, before they are normalised
     const ggml_tensor *rms = nullptr, *norm = nullptr; // RMS_NORM and the vector it is multiplied with
     const ggml_tensor *normed = nullptr;               // where the product of both has to go, if others read it
     struct part {
@@ -33,6 +33,12 @@ struct product_group {
 
 static inline bool is_vector(const ggml_tensor *t) {
     return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && ggml_nrows(t) == 1;
+}
+
+// One or a few of them, behind each other: those of a short batch.
+static inline bool is_vectors(const ggml_tensor *t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->ne[1] <= max_vectors && t->ne[2] == 1 &&
+           t->ne[3] == 1;
 }
 
 static inline bool used_once(const ggml_cgraph *cgraph, int i) {
@@ -55,22 +61,28 @@ static inline bool is_plain_product(const ggml_tensor *node, ggml_op op) {
            node->src[1]->type == GGML_TYPE_F32 && ggml_is_contiguous(node->src[1]);
 }
 
-// MUL_MAT of one matrix and one vector.
+// MUL_MAT of one matrix and one vector, or the few of a short batch.
 static inline bool is_vector_product(const ggml_tensor *node) {
-    return is_plain_product(node, GGML_OP_MUL_MAT) && ggml_nrows(node->src[1]) == 1 && ggml_nrows(node) == 1 &&
-           node->src[0]->ne[2] == 1 && products_read(node->src[0]->type, node->src[0]->ne[0], false) &&
-           (node->src[0]->type != GGML_TYPE_F32 || node->src[0]->ne[1] <= 1024);
+    if (!is_plain_product(node, GGML_OP_MUL_MAT) || !is_vectors(node->src[1]) || !is_vectors(node)) {
+        return false;
+    }
+    const ggml_tensor *w = node->src[0];
+    const int64_t vectors = node->ne[1];
+    return w->ne[2] == 1 && products_read(w->type, w->ne[0], false, vectors) &&
+           (vectors == 1 || w->ne[0] % batch_columns == 0) && (w->type != GGML_TYPE_F32 || w->ne[1] <= 1024);
 }
 
-// MUL_MAT_ID of one token: its vector, the same for all experts or one for each.
+// MUL_MAT_ID of one token or a few: the vector of each, the same for all its experts or one for each.
 static inline bool is_expert_product(const ggml_tensor *node, bool same_vector) {
     if (!is_plain_product(node, GGML_OP_MUL_MAT_ID) || !ggml_is_quantized(node->src[0]->type)) {
         return false;
     }
     const ggml_tensor *w = node->src[0], *x = node->src[1], *ids = node->src[2];
-    return ids->type == GGML_TYPE_I32 && ids->nb[0] == sizeof(int32_t) && ids->ne[1] == 1 && ids->ne[2] == 1 &&
-           node->ne[2] == 1 && node->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1 &&
-           x->ne[1] == (same_vector ? 1 : ids->ne[0]) && products_read(w->type, w->ne[0], true, x->ne[1]);
+    const int64_t tokens = ids->ne[1];
+    return ids->type == GGML_TYPE_I32 && ids->nb[0] == sizeof(int32_t) && ids->nb[1] % sizeof(int32_t) == 0 &&
+           tokens <= max_vectors && ids->ne[2] == 1 && node->ne[2] == tokens && node->ne[3] == 1 &&
+           x->ne[2] == tokens && x->ne[3] == 1 && x->ne[1] == (same_vector ? 1 : ids->ne[0]) &&
+           products_read(w->type, w->ne[0], true, x->ne[1]);
 }
 
 static inline gate_activation activation_of(const ggml_tensor *glu) {
@@ -82,25 +94,26 @@ static inline gate_activation activation_of(const ggml_tensor *glu) {
     }
 }
 
-// Is node i the sum of `product` and a vector that no other node of the group makes? Then that, else null.
+// Is node i the sum of `product` and something like it that no other node of the group makes? Then that, else null.
 static inline const ggml_tensor *added_to(const ggml_tensor *node, const ggml_tensor *product) {
-    if (node->op != GGML_OP_ADD || !computes(node) || !is_vector(node)) {
+    if (node->op != GGML_OP_ADD || !computes(node) || !is_vectors(node)) {
         return nullptr;
     }
     const ggml_tensor *other = node->src[0] == product   ? node->src[1]
                                : node->src[1] == product ? node->src[0]
                                                          : nullptr;
-    return other != nullptr && other != product && is_vector(other) && ggml_are_same_shape(other, node) ? other
-                                                                                                        : nullptr;
+    return other != nullptr && other != product && is_vectors(other) && ggml_are_same_shape(other, node) ? other
+                                                                                                         : nullptr;
 }
 
-// Up and gate products of the same vector and their activation, from node i on: two matrices, or one with both.
+// Up and gate products of the same vector, or of experts, and their activation, from node i on: two matrices, or one
+// with both.
 static inline bool match_gated(const ggml_cgraph *cgraph, int i, const ggml_tensor *x, product_group &group) {
     const ggml_tensor *first = cgraph->nodes[i];
     const bool experts = first->op == GGML_OP_MUL_MAT_ID;
     const auto fits = [&](const ggml_tensor *node) {
         return experts ? is_expert_product(node, true)
-                       : is_vector_product(node) && ggml_is_quantized(node->src[0]->type);
+                       : is_vector_product(node) && is_vector(node) && ggml_is_quantized(node->src[0]->type);
     };
     if (!fits(first) || (x != nullptr && first->src[1] != x)) {
         return false;
@@ -182,12 +195,12 @@ static inline void find_next(const ggml_cgraph *cgraph, product_group &group) {
 static inline bool match_normed(const ggml_cgraph *cgraph, int i, product_group &group) {
     const ggml_tensor *rms = cgraph->nodes[i];
     const int at = next_computing(cgraph, i);
-    if (!computes(rms) || !is_vector(rms) || !is_vector(rms->src[0]) || rms->ne[0] % 32 != 0 || !used_once(cgraph, i) ||
-        at >= cgraph->n_nodes) {
+    if (!computes(rms) || !is_vectors(rms) || !is_vectors(rms->src[0]) || rms->ne[0] % 32 != 0 ||
+        !used_once(cgraph, i) || at >= cgraph->n_nodes) {
         return false;
     }
     const ggml_tensor *mul = cgraph->nodes[at];
-    if (mul->op != GGML_OP_MUL || !computes(mul) || !is_vector(mul)) {
+    if (mul->op != GGML_OP_MUL || !computes(mul) || !is_vectors(mul)) {
         return false;
     }
     const ggml_tensor *norm = mul->src[0] == rms ? mul->src[1] : mul->src[1] == rms ? mul->src[0] : nullptr;
@@ -217,12 +230,12 @@ static inline bool match_mix(const ggml_cgraph *cgraph, int i, product_group &gr
     if (!is_expert_product(product, false) || !used_once(cgraph, i) || at >= cgraph->n_nodes) {
         return false;
     }
-    const int64_t used = product->ne[1];
+    const int64_t used = product->ne[1], tokens = product->ne[2];
     const ggml_tensor *weighted = cgraph->nodes[at];
     if (weighted->op != GGML_OP_MUL || !computes(weighted) || used < 2 || used > max_mixed_experts ||
         weighted->src[0] != product || weighted->src[1]->type != GGML_TYPE_F32 || weighted->src[1]->ne[0] != 1 ||
         weighted->src[1]->ne[1] != used || !ggml_is_contiguous(weighted->src[1]) ||
-        ggml_nelements(weighted->src[1]) != used || ggml_node_get_use_count(cgraph, at) != used) {
+        ggml_nelements(weighted->src[1]) != used * tokens || ggml_node_get_use_count(cgraph, at) != used) {
         return false;
     }
     const ggml_tensor *sum = nullptr; // of the first ones
@@ -234,10 +247,11 @@ static inline bool match_mix(const ggml_cgraph *cgraph, int i, product_group &gr
         }
         const ggml_tensor *node = cgraph->nodes[at];
         const auto expert = [&](const ggml_tensor *t, int64_t which) {
-            return t->view_src == weighted && t->view_offs == which * weighted->nb[1] && is_vector(t) &&
-                   t->ne[0] == weighted->ne[0];
+            return t->view_src == weighted && t->view_offs == which * weighted->nb[1] && t->ne[0] == weighted->ne[0] &&
+                   t->nb[0] == sizeof(float) && t->ne[1] == tokens && t->ne[2] == 1 && t->ne[3] == 1 &&
+                   (tokens == 1 || t->nb[1] == weighted->nb[2]);
         };
-        const bool adds = node->op == GGML_OP_ADD && computes(node) && is_vector(node) && expert(node->src[1], e) &&
+        const bool adds = node->op == GGML_OP_ADD && computes(node) && is_vectors(node) && expert(node->src[1], e) &&
                           (e == 1 ? expert(node->src[0], 0) : node->src[0] == sum);
         if (!adds) {
             return false;

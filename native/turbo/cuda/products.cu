@@ -1,12 +1,12 @@
 // Launches of products_kernel.cuh: which instance, how many thread blocks, how much shared memory.
 
-#include "products_kernel.cuh"
+#include "products_batch.cuh"
 
 #include "launch.cuh"
 
 namespace turbo_cuda {
 
-static constexpr int mix_rows = 8;
+static constexpr int mix_rows = 8, most_batch_rows = 3;
 static constexpr int kept_shared = 2 << 10; // of what a thread block may have, for the kernels' own variables
 
 // Blocks of all matrices if a block takes `rows` rows of one.
@@ -22,6 +22,15 @@ static int count_blocks(products_params &p, int rows) {
 // Room for `rows` rows that begin anywhere within 16 bytes.
 static int stage_of(int rows, int64_t row_bytes) {
     return (int) ((rows * row_bytes + 15 + 15) / 16 * 16);
+}
+
+// Rows a warp takes of a short batch's matrices: few, but so many that there is a multiprocessor for every block.
+static int batch_rows(products_params &p) {
+    int rows = 1;
+    while (rows < most_batch_rows && count_blocks(p, rows * product_warps) > p.multiprocessors) {
+        rows++;
+    }
+    return rows;
 }
 
 // Can rows be staged of which a block has at least `rows` at a time? Pairs of blocks need whole pairs, and rows that
@@ -46,7 +55,7 @@ template <class P> static cudaError_t launch(void (*kernel)(const P), dim3 grid,
 
 template <ggml_type type, int rows, bool gated, bool staged>
 static cudaError_t launch_rows(products_params &p, cudaStream_t stream) {
-    const dim3 grid(count_blocks(p, rows * product_warps), p.used);
+    const dim3 grid(count_blocks(p, rows * product_warps), p.used, p.vectors);
     p.vector_bytes = vector_layout<type, staged>::bytes(p.columns);
     p.stage_bytes = staged ? stage_of(rows * product_warps, p.matrix[0].row_bytes) : 0;
     const int shared = p.vector_bytes + (gated ? 2 : 1) * p.stage_bytes;
@@ -60,7 +69,7 @@ template <ggml_type type, bool gated, bool staged>
 static cudaError_t launch_products(products_params &p, cudaStream_t stream) {
     constexpr int most = gated ? 3 : 4;
     int rows = 1;
-    while (rows < most && count_blocks(p, rows * product_warps) * p.used > p.multiprocessors) {
+    while (rows < most && count_blocks(p, rows * product_warps) * p.used * p.vectors > p.multiprocessors) {
         rows++;
     }
     const auto shared = [&] {
@@ -83,8 +92,51 @@ template <ggml_type type, bool staged> static cudaError_t launch_type(products_p
                                 : launch_products<type, true, staged>(p, stream);
 }
 
+template <ggml_type type, int vectors> static cudaError_t launch_batch(products_params &p, cudaStream_t stream) {
+    const int rows = batch_rows(p);
+    const dim3 grid(count_blocks(p, rows * product_warps));
+    p.vector_bytes = vector_layout<type, true>::bytes(p.columns);
+    p.stage_bytes = stage_of(rows * product_warps, p.matrix[0].row_bytes);
+    const auto kernel = rows == 1   ? batch_products_kernel<type, 1, vectors>
+                        : rows == 2 ? batch_products_kernel<type, 2, vectors>
+                                    : batch_products_kernel<type, most_batch_rows, vectors>;
+    return launch(kernel, grid, 32 * product_warps, p.vectors * p.vector_bytes + p.stage_bytes, p.staging, stream, p);
+}
+
+static cudaError_t batch(products_params &p, cudaStream_t stream) {
+    switch (p.type) {
+#define TURBO_LAUNCH(TYPE, NAME)                                                                                       \
+    case GGML_TYPE_##TYPE:                                                                                             \
+        return p.vectors <= 4 ? launch_batch<GGML_TYPE_##TYPE, 4>(p, stream)                                           \
+                              : launch_batch<GGML_TYPE_##TYPE, 8>(p, stream);
+        TURBO_PRODUCT_TYPES(TURBO_LAUNCH)
+#undef TURBO_LAUNCH
+        case GGML_TYPE_F32: {
+            const dim3 grid(count_blocks(p, 1));
+            return launch(float_batch_kernel, grid, 32 * product_warps, 0, 0, stream, p);
+        }
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+bool products_pay(const products_args &args) {
+    products_params p{args};
+    if (p.vectors == 1 || p.ids != nullptr) {
+        return true;
+    }
+    if (p.type == GGML_TYPE_F32) {
+        return p.normed == nullptr || count_blocks(p, 1) >= p.vectors;
+    }
+    // Every block prepares all vectors: of a large matrix that is too much work.
+    return can_stage(p.type, p.staging, p.columns, p.matrix[0].row_bytes, batch_rows(p) * product_warps, p.vectors) &&
+           count_blocks(p, most_batch_rows * product_warps) <= 2 * p.multiprocessors;
+}
+
 cudaError_t products(const products_args &args, cudaStream_t stream) {
     products_params p{args};
+    if (p.vectors > 1 && p.ids == nullptr) {
+        return batch(p, stream);
+    }
     const int rows = product_warps * (p.gated == GATE_NONE ? 1 : 2);
     const bool staged = can_stage(p.type, p.staging, p.columns, p.matrix[0].row_bytes, rows, 1);
     switch (p.type) {
@@ -105,7 +157,7 @@ template <ggml_type type, bool staged> static cudaError_t launch_mix(mix_params 
     p.warps_each = product_warps / p.used;
     const int block_rows = mix_rows * p.warps_each;
     p.stage_bytes = staged ? stage_of(block_rows, p.row_bytes) : 0;
-    const dim3 grid((p.rows + block_rows - 1) / block_rows);
+    const dim3 grid((p.rows + block_rows - 1) / block_rows, p.vectors);
     return launch(expert_mix_kernel<type, mix_rows, staged>, grid, 32 * product_warps,
                   p.vector_bytes + p.used * p.stage_bytes, p.staging, stream, p);
 }

@@ -68,6 +68,7 @@ static __device__ __forceinline__ const product_matrix &matrix_of_block(const pr
     return p.matrix[m];
 }
 
+// Of one vector, or of experts of several: grid y and z are the expert of a vector, and the vector.
 template <ggml_type type, int rows, bool gated, bool staged>
 static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_kernel(const products_params p) {
     using layout = vector_layout<type, staged>;
@@ -77,7 +78,7 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     const product_matrix &a = matrix_of_block(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     const int block_row = ((int) blockIdx.x - a.first_block) * product_warps * rows, first = block_row + warp * rows;
-    vector_part part(p.x, p.columns);
+    vector_part part(p.x + blockIdx.z * p.columns, p.columns);
     part.load_norm(p.norm);
     const row_stage<staged> stage(shared_bytes + p.vector_bytes, p.stage_bytes, 0);
     const auto fetch = [&](int expert) {
@@ -94,7 +95,7 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     part.load();
     int expert = 0;
     if (p.ids != nullptr) {
-        expert = p.ids[blockIdx.y];
+        expert = p.ids[blockIdx.z * p.ids_stride + blockIdx.y];
         fetch(expert);
     }
     const float add = a.add != nullptr && lane < rows && first + lane < a.rows ? a.add[first + lane] : 0.0f;
@@ -125,7 +126,7 @@ static __global__ void __launch_bounds__(32 * product_warps, 2) vector_products_
     for (int r = 0; r < rows; r++) {
         if (lane == r && first + r < a.rows) {
             const float result = gated ? sum[r] * gate_of(p.gated, sum[sums - rows + r]) : sum[r];
-            a.out[(int64_t) blockIdx.y * a.rows + first + r] = result + add;
+            a.out[(int64_t) (blockIdx.z * gridDim.y + blockIdx.y) * a.rows + first + r] = result + add;
         }
     }
 }
@@ -167,7 +168,7 @@ static __global__ void __launch_bounds__(32 * product_warps) float_products_kern
     }
 }
 
-// Some warps an expert; the block sums what they found for the same rows.
+// Some warps an expert; the block sums what they found for the same rows. Grid y is the vector.
 template <ggml_type type, int rows, bool staged> static __global__ void __launch_bounds__(32 * product_warps, 2)
     expert_mix_kernel(const mix_params p) {
     using layout = vector_layout<type, staged>;
@@ -180,17 +181,20 @@ template <ggml_type type, int rows, bool staged> static __global__ void __launch
     const int e = warp / p.warps_each, first = block_row + warp % p.warps_each * rows;
     const bool works = e < p.used && first < p.rows;
     const row_stage<staged> stage(shared_bytes + p.vector_bytes + e * p.stage_bytes, p.stage_bytes, e);
-    vector_part part(p.x, p.used * p.columns);
+    vector_part part(p.x + (int64_t) blockIdx.y * p.used * p.columns, p.used * p.columns);
     wait_for_previous_kernel();
     part.load();
-    const char *matrix = p.weight + p.ids[e < p.used ? e : 0] * p.expert_bytes + block_row * p.row_bytes;
+    const int own_expert = e < p.used ? e : 0;
+    const char *matrix =
+        p.weight + p.ids[blockIdx.y * p.ids_stride + own_expert] * p.expert_bytes + block_row * p.row_bytes;
     if (lane == 0 && e < p.used && warp % p.warps_each == 0) {
         stage.fetch(matrix, nullptr, min(block_rows, p.rows - block_row) * (int) p.row_bytes);
     }
-    const float weight = p.weights[e < p.used ? e : 0];
+    const float weight = p.weights[blockIdx.y * p.used + own_expert];
     const int row = block_row + (int) threadIdx.x;
     const bool sums = (int) threadIdx.x < block_rows && row < p.rows;
-    const float add = p.add != nullptr && sums ? p.add[row] : 0.0f;
+    const int64_t result = (int64_t) blockIdx.y * p.rows + row;
+    const float add = p.add != nullptr && sums ? p.add[result] : 0.0f;
     part.template quantize<layout>(shared_bytes, 1.0f, nullptr, nullptr);
     __syncthreads();
     const auto mix = [&](auto lanes_a_row) {
@@ -231,7 +235,7 @@ template <ggml_type type, int rows, bool staged> static __global__ void __launch
         for (int i = 1; i < p.used; i++) {
             total += part_sum[i * p.warps_each + own][r];
         }
-        p.out[row] = total + add;
+        p.out[result] = total + add;
     }
 }
 

@@ -103,14 +103,13 @@ static __device__ __forceinline__ int dot_u8_s8(uint32_t a, uint32_t b, int c) {
     return d;
 }
 
-// Product of a pair of blocks with the vector's. y: codes of the pair; ds: scale and sum of each block of it.
+// Product of a pair of blocks (x) with the vector's. y: codes of the pair; ds: scale and sum of each block of it.
 template <ggml_type type> struct pair_product;
 template <> struct pair_product<GGML_TYPE_Q4_0> {
     static constexpr int words = 9;
-    static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
-        uint32_t x[words];
+    static __device__ __forceinline__ float dot(const uint32_t (&x)[words], const uint32_t (&y)[16],
+                                                const float2 (&ds)[2]) {
         int sum[2] = {};
-        read_words(x, w);
         int high[2] = {}; // sixteen times the sum
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -126,10 +125,9 @@ template <> struct pair_product<GGML_TYPE_Q4_0> {
 };
 template <> struct pair_product<GGML_TYPE_Q8_0> {
     static constexpr int words = 17;
-    static __device__ __forceinline__ float dot(const uint32_t *w, const uint32_t (&y)[16], const float2 (&ds)[2]) {
-        uint32_t x[words];
+    static __device__ __forceinline__ float dot(const uint32_t (&x)[words], const uint32_t (&y)[16],
+                                                const float2 (&ds)[2]) {
         int sum[2] = {};
-        read_words(x, w);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             sum[0] = __dp4a((int) __funnelshift_r(x[i], x[i + 1], 16), (int) y[i], sum[0]);
@@ -248,6 +246,35 @@ struct vector_part {
             *reinterpret_cast<float4 *>(normed + at + 4) = make_float4(x[4], x[5], x[6], x[7]);
         }
     }
+    // Eight values of a block of 32, whose other ones the lanes beside have, into shared memory. `real`: they are
+    // wanted.
+    template <class layout>
+    static __device__ __forceinline__ void quantize_eight(uint8_t *y, int at, const float (&v)[8], bool real) {
+        float largest = 0.0f, sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            largest = fmaxf(largest, fabsf(v[i]));
+            sum += v[i];
+        }
+#pragma unroll
+        for (int lanes = 1; lanes < 4; lanes *= 2) {
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+            sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+        }
+        const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+        uint32_t codes[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            codes[i / 4] |= ((uint32_t) __float2int_rn(v[i] * inverse) & 0xffu) << 8 * (i % 4);
+        }
+        if (real) {
+            uint32_t *words = layout::codes(y, at);
+            words[0] = codes[0], words[1] = codes[1];
+            if (at % 32 == 0) {
+                *layout::scale_and_sum(y, at) = make_half2(largest / 127.0f, sum);
+            }
+        }
+    }
     // Normalised, quantised in blocks of 32 (four lanes), into shared memory.
     template <class layout>
     __device__ __forceinline__ void quantize(uint8_t *y, float scale, const float *norm, float *normed) const {
@@ -256,33 +283,21 @@ struct vector_part {
             if (at < columns) {
                 normalize(v, at, from, n, scale, norm != nullptr, normed);
             }
-            float largest = 0.0f, sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                largest = fmaxf(largest, fabsf(v[i]));
-                sum += v[i];
-            }
-#pragma unroll
-            for (int lanes = 1; lanes < 4; lanes *= 2) {
-                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-                sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-            }
-            const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-            uint32_t codes[2] = {};
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                codes[i / 4] |= ((uint32_t) __float2int_rn(v[i] * inverse) & 0xffu) << 8 * (i % 4);
-            }
-            if (at < columns) {
-                uint32_t *words = layout::codes(y, at);
-                words[0] = codes[0], words[1] = codes[1];
-                if (at % 32 == 0) {
-                    *layout::scale_and_sum(y, at) = make_half2(largest / 127.0f, sum);
-                }
-            }
+            quantize_eight<layout>(y, at, v, at < columns);
         });
     }
 };
+
+// A pair of the vector's blocks.
+static __device__ __forceinline__ void read_pair(uint32_t (&codes)[16], float2 (&scales)[2], const uint8_t *at) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint4 four = reinterpret_cast<const uint4 *>(at)[i];
+        codes[4 * i] = four.x, codes[4 * i + 1] = four.y, codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
+    }
+    const half2 *ds = reinterpret_cast<const half2 *>(at + 64);
+    scales[0] = __half22float2(ds[0]), scales[1] = __half22float2(ds[1]);
+}
 
 // ---- products
 // ------------------------------------------------------------------------------------------------------
@@ -300,17 +315,13 @@ row_products(float (&sum)[rows], const char *const (&row)[rows], const uint8_t *
         for (int pair = lane; 64 * pair < columns; pair += lanes) {
             const uint8_t *at = y + pair * layout::pair_bytes;
             uint32_t codes[16];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint4 four = reinterpret_cast<const uint4 *>(at)[i];
-                codes[4 * i] = four.x, codes[4 * i + 1] = four.y, codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
-            }
-            const half2 *ds = reinterpret_cast<const half2 *>(at + 64);
-            const float2 scales[2] = {__half22float2(ds[0]), __half22float2(ds[1])};
+            float2 scales[2];
+            read_pair(codes, scales, at);
 #pragma unroll
             for (int r = 0; r < rows; r++) {
-                sum[r] +=
-                    product::dot(reinterpret_cast<const uint32_t *>(row[r]) + pair * product::words, codes, scales);
+                uint32_t x[product::words];
+                read_words(x, reinterpret_cast<const uint32_t *>(row[r]) + pair * product::words);
+                sum[r] += product::dot(x, codes, scales);
             }
         }
     } else {

@@ -137,6 +137,33 @@ static __device__ __forceinline__ uint4 load_shared_16(uint32_t shared_address) 
                  : "memory");
     return x;
 }
+static __device__ __forceinline__ float2 load_shared_floats(uint32_t shared_address) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(shared_address) : "memory");
+    return x;
+}
+static __device__ __forceinline__ int2 load_shared_ints(uint32_t shared_address) {
+    int2 x;
+    asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(shared_address) : "memory");
+    return x;
+}
+static __device__ __forceinline__ void store_shared(uint32_t shared_address, uint32_t x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address), "r"(x) : "memory");
+}
+static __device__ __forceinline__ void store_shared_16(uint32_t shared_address, const uint4 &x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+}
+// The larger of x and what is there.
+static __device__ __forceinline__ void raise_shared(uint32_t shared_address, int x) {
+    asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(shared_address), "r"(x) : "memory");
+}
+// Keep the compiler from computing x anew wherever it is used, which it prefers to a register: it cannot know what
+// comes out of a shuffle.
+static __device__ __forceinline__ void keep(uint32_t &x) {
+    x = __shfl_sync(0xffffffffu, x, threadIdx.x & 31);
+}
 static __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -150,6 +177,17 @@ template <int pending> static __device__ __forceinline__ void copy_async_wait() 
 // Barrier `id` (1-15) among `threads` threads of the block.
 static __device__ __forceinline__ void barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The same; is `x` true in any of them?
+static __device__ __forceinline__ bool barrier_any(int id, int threads, bool x) {
+    int any;
+    asm volatile("{\n.reg .pred x, any;\nsetp.ne.s32 x, %3, 0;\nbar.red.or.pred any, %1, %2, x;\n"
+                 "selp.s32 %0, 1, 0, any;\n}\n"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"((int) x)
+                 : "memory");
+    return any != 0;
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,5 +1,5 @@
-// Rotary position embedding of a token's queries and keys in a graph: which nodes one launch of ropes.h can do. As
-// product_groups.h, and checked there.
+// Rotary position embedding of the queries and keys of a token, or of a short batch, in a graph: which nodes one launch
+// of ropes.h can do. As product_groups.h, and checked there.
 
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace turbo_cuda {
 
-// ROPE of the heads of one token, and the norm before it if there is one.
+// ROPE of the heads of one token or a few, and the norm before it if there is one.
 struct rope_chain {
     int first = -1, last = -1; // nodes
     const ggml_tensor *x = nullptr, *rms = nullptr, *norm = nullptr, *rope = nullptr;
 };
 
 static inline bool is_heads(const ggml_tensor *t) {
-    return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->ne[2] == 1 && t->ne[3] == 1 &&
+    return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->ne[2] <= max_vectors && t->ne[3] == 1 &&
            t->ne[0] <= max_rope_dim;
 }
 

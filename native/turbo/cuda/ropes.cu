@@ -1,4 +1,4 @@
-// The kernel of ropes.h: a warp a head. Angles are ready before the kernel ahead has ended.
+// The kernel of ropes.h: a warp a head of a token. Angles are ready before the kernel ahead has ended.
 
 #include "ropes.h"
 
@@ -15,7 +15,7 @@ struct rope_params : rope_args {};
 static __device__ __forceinline__ float2 turn_of(const rope_params &p, int i) {
     float magnitude = p.attention_factor;
     const float extrapolated =
-        *p.position * powf(p.theta_scale, (float) i) / (p.factors != nullptr ? p.factors[i] : 1.0f);
+        p.position[blockIdx.y] * powf(p.theta_scale, (float) i) / (p.factors != nullptr ? p.factors[i] : 1.0f);
     float theta = p.freq_scale * extrapolated;
     if (p.ext_factor != 0.0f) {
         const float ramp = (i - p.ramp[0]) / fmaxf(0.001f, p.ramp[1] - p.ramp[0]),
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(32 * rope_warps) rope_together_kernel(c
     if (!real) {
         return;
     }
-    const float *x = t.x + head * t.x_stride;
+    const float *x = t.x + blockIdx.y * t.x_token + head * t.x_stride;
     float2 v[pairs];
     float sum = 0.0f;
 #pragma unroll
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(32 * rope_warps) rope_together_kernel(c
         }
         scale = rsqrtf(sum / p.head_dim + t.epsilon);
     }
-    float *out = t.out + head * t.out_stride;
+    float *out = t.out + blockIdx.y * t.out_token + head * t.out_stride;
 #pragma unroll
     for (int i = 0; i < pairs; i++) {
         if (2 * (lane + 32 * i) < p.head_dim) {
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(32 * rope_warps) rope_together_kernel(c
 
 cudaError_t rope_together(const rope_args &args, cudaStream_t stream) {
     const rope_params p{args};
-    const dim3 grid((p.tensor[0].heads + p.tensor[1].heads + rope_warps - 1) / rope_warps);
+    const dim3 grid((p.tensor[0].heads + p.tensor[1].heads + rope_warps - 1) / rope_warps, p.tokens);
     auto kernel = p.head_dim <= 128   ? rope_together_kernel<2>
                   : p.head_dim <= 256 ? rope_together_kernel<4>
                                       : rope_together_kernel<max_rope_dim / 64>;

@@ -1,4 +1,5 @@
-// Rotary position embedding of the queries and keys of one token, with the norm of every head before it, in one launch.
+// Rotary position embedding of the queries and keys of a token, or of a short batch, with the norm of every head before
+// it, in one launch.
 
 #pragma once
 
@@ -16,6 +17,7 @@ struct rope_heads {
     const float
         *norm; // null, or [head_dim]: heads are divided by their root mean square and multiplied with this first
     int64_t x_stride, out_stride; // values from a head to the next
+    int64_t x_token, out_token;   // and from a token to the next
     float epsilon;                // added to the mean square
     int heads;
 };
@@ -23,8 +25,9 @@ struct rope_heads {
 // Pair i of the first n_dims values of a head is turned by position * base^(-2i / n_dims), as YaRN has it (Peng et al.
 // 2023, section 3): values i and i + n_dims / 2 (neox), or 2i and 2i + 1. Values past n_dims stay.
 struct rope_args {
-    rope_heads tensor[2]; // queries, keys
-    const int32_t *position;
+    rope_heads tensor[2];    // queries, keys
+    const int32_t *position; // [tokens]
+    int tokens;
     const float *factors; // null, or [n_dims / 2]: angles are divided by them
     int head_dim, n_dims; // even; head_dim up to max_rope_dim
     bool neox;

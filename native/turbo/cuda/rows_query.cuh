@@ -74,46 +74,48 @@ static __device__ __forceinline__ void prepare_columns(const attend_params &p, i
     const int lane = threadIdx.x & 15;
     const bool rotate = p.k.format <= KV_TURBO4_TCQ;
     const float unit = p.score_scale * (rotate ? 1.0f / code_part : 1.0f);
-    constexpr int depth = shape::blocks > 1 ? 2 : 4; // columns on their way at a time
-#pragma unroll 1
-    for (int start = half; start < total; start += depth * halves) {
-        float x[depth][shape::blocks][n];
+    using values = float[shape::blocks][n];
+    const auto load = [&](values &x, int i) {
+        const int number = i / columns, column = first_column + i - number * columns;
+        const int row = p.by_gqa.divide(column), head = (first_head + number) * p.gqa + column - row * p.gqa;
+        const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
+        const bool real = i < total && column < p.n_columns;
 #pragma unroll
-        for (int d = 0; d < depth; d++) {
-            const int i = start + d * halves, number = i / columns, column = first_column + i - number * columns;
-            const int row = p.by_gqa.divide(column), head = (first_head + number) * p.gqa + column - row * p.gqa;
-            const char *source = p.q + blockIdx.z * p.q_stride_stream + row * p.q_stride_row + head * p.q_stride_head;
-            const bool real = i < total && column < p.n_columns;
+        for (int b = 0; b < shape::blocks; b++) {
+            const int first = b * shape::block_values + lane * n;
 #pragma unroll
-            for (int b = 0; b < shape::blocks; b++) {
-                const int first = b * shape::block_values + lane * n;
-#pragma unroll
-                for (int j = 0; j < n; j += 4) {
-                    const float4 v = real ? *reinterpret_cast<const float4 *>(source + (first + j) * sizeof(float))
-                                          : make_float4(0, 0, 0, 0);
-                    x[d][b][j] = v.x, x[d][b][j + 1] = v.y, x[d][b][j + 2] = v.z, x[d][b][j + 3] = v.w;
-                }
-                if (p.q_scale != nullptr && real) {
-#pragma unroll
-                    for (int j = 0; j < n; j++) {
-                        x[d][b][j] *= p.q_scale[head * shape::head_dim + first + j];
+            for (int j = 0; j < n; j += 4) {
+                float4 v = make_float4(0, 0, 0, 0), scale = make_float4(1, 1, 1, 1);
+                if (real) {
+                    v = *reinterpret_cast<const float4 *>(source + (first + j) * sizeof(float));
+                    if (p.q_scale != nullptr) {
+                        scale = *reinterpret_cast<const float4 *>(p.q_scale + head * shape::head_dim + first + j);
                     }
                 }
+                x[b][j] = v.x * scale.x, x[b][j + 1] = v.y * scale.y;
+                x[b][j + 2] = v.z * scale.z, x[b][j + 3] = v.w * scale.w;
             }
         }
+    };
+    // One at a time, the next one on its way: code that runs once takes as long as it is to fetch.
+    values next;
+    load(next, half);
+#pragma unroll 1
+    for (int i = half; i < total; i += halves) { // as often for both halves of a warp
+        values x;
 #pragma unroll
-        for (int d = 0; d < depth; d++) {
-            const int i = start + d * halves, number = i / columns, in_head = i - number * columns;
-            if (i < total) { // the same for a warp: both are even or odd
-                if (p.run_room > 0) {
-                    static_assert(shape::blocks == 1, "one product a column");
-                    run_products<n>(x[d][0], p, (first_head + number) * shape::head_dim + lane * n, sums.first_run,
-                                    sums.n_runs, sums.to + number * sums.head_pitch + in_head, sums.run_pitch);
-                }
-                const float top = rotate_column<shape>(x[d], rotate);
-                store(number, in_head, x[d], top > 0.0f ? __fdividef(1.0f, top) : 0.0f, top * unit);
-            }
+        for (int j = 0; j < shape::blocks * n; j++) {
+            (&x[0][0])[j] = (&next[0][0])[j];
         }
+        load(next, i + halves);
+        const int number = i / columns, in_head = i - number * columns;
+        if (p.run_room > 0) {
+            static_assert(shape::blocks == 1, "one product a column");
+            run_products<n>(x[0], p, (first_head + number) * shape::head_dim + lane * n, sums.first_run, sums.n_runs,
+                            sums.to + number * sums.head_pitch + in_head, sums.run_pitch);
+        }
+        const float top = rotate_column<shape>(x, rotate);
+        store(number, in_head, x, top > 0.0f ? __fdividef(1.0f, top) : 0.0f, top * unit);
     }
 }
 

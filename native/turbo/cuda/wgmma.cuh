@@ -53,6 +53,12 @@ template <int n> static __device__ __forceinline__ void hold(float (&d)[n][4]) {
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
     }
 }
+template <int n> static __device__ __forceinline__ void hold(int32_t (&d)[n][4]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        asm volatile("" : "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])::"memory");
+    }
+}
 static __device__ __forceinline__ void hold(float (&d)[4]) {
     asm volatile("" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");
 }
@@ -112,6 +118,50 @@ static __device__ __forceinline__ void product_64(float (&d)[4], const uint32_t 
 
 #undef TURBO_D16
 #undef TURBO_D4
+
+// Both operands as above, but a in registers: as for mma_s8_s8, of signed bytes, or as for mma_f16.
+#define TURBO_I4(d) "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+#define TURBO_F4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define TURBO_A4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+// d[64 x 16] = a[64 x 32] b[32 x 16] (+ d if `add`).
+static __device__ __forceinline__ void product_bytes(int32_t (&d)[2][4], const uint32_t (&a)[4], product_operand b,
+                                                     bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+                 "{%8, %9, %10, %11}, %12, add;\n}\n"
+                 : TURBO_I4(d[0]), TURBO_I4(d[1])
+                 : TURBO_A4(a), "l"(b.word()), "r"((int) add));
+}
+// d[64 x 32] = a[64 x 32] b[32 x 32] (+ d if `add`).
+static __device__ __forceinline__ void product_bytes(int32_t (&d)[4][4], const uint32_t (&a)[4], product_operand b,
+                                                     bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, add;\n}\n"
+                 : TURBO_I4(d[0]), TURBO_I4(d[1]), TURBO_I4(d[2]), TURBO_I4(d[3])
+                 : TURBO_A4(a), "l"(b.word()), "r"((int) add));
+}
+// d[64 x 16] += a[64 x 16] b[16 x 16].
+static __device__ __forceinline__ void product_halves(float (&d)[2][4], const uint32_t (&a)[4], product_operand b) {
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+                 "{%8, %9, %10, %11}, %12, add, 1, 1, 0;\n}\n"
+                 : TURBO_F4(d[0]), TURBO_F4(d[1])
+                 : TURBO_A4(a), "l"(b.word()));
+}
+// d[64 x 32] += a[64 x 16] b[16 x 32].
+static __device__ __forceinline__ void product_halves(float (&d)[4][4], const uint32_t (&a)[4], product_operand b) {
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, add, 1, 1, 0;\n}\n"
+                 : TURBO_F4(d[0]), TURBO_F4(d[1]), TURBO_F4(d[2]), TURBO_F4(d[3])
+                 : TURBO_A4(a), "l"(b.word()));
+}
+#undef TURBO_A4
+#undef TURBO_F4
+#undef TURBO_I4
 #endif
 
 } // namespace turbo_cuda

@@ -109,6 +109,10 @@ class _Tensors:
     def ones(self, name: str, n: int) -> None:
         self._writer.add(name, np.ones(n, np.float32))
 
+    def scales(self, name: str, n: int) -> None:
+        """Factors around 1 that differ."""
+        self._writer.add(name, (0.75 + np.arange(n) % 8 / 16).astype(np.float32))
+
     def router(self, name: str, n_embd: int, n_expert: int) -> None:
         values = self._rng.standard_normal((n_expert, n_embd), dtype=np.float32) * np.float32(0.02)
         self._writer.add(name, values)
@@ -229,4 +233,4 @@ def _add_gemma4_layer(t: _Tensors, s: RealShape, layer: int) -> None:
     t.ones(p + "ffn_gate_inp.scale", s.n_embd)
     t.matrix(p + "ffn_gate_up_exps", s.n_embd, 2 * s.n_ff_expert, s.n_expert)
     t.matrix(p + "ffn_down_exps", s.n_ff_expert, s.n_embd, s.n_expert)
-    t.ones(p + "ffn_down_exps.scale", s.n_expert)
+    t.scales(p + "ffn_down_exps.scale", s.n_expert)

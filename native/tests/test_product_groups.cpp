@@ -29,6 +29,7 @@ static std::string where;
 struct variation {
     bool experts = false, merged = false, biased = false, head_norms = false, gated = true, divided = true;
     bool f16_keys = false; // written by a SET_ROWS into f16
+    bool scaled = false;   // every expert's product
     int tokens = 1, used = 4;
     ggml_type type = GGML_TYPE_Q4_0, v_type = GGML_TYPE_Q4_0;
     ggml_glu_op activation = GGML_GLU_OP_SWIGLU;
@@ -103,6 +104,11 @@ struct layer_graph {
         }
         ggml_tensor *y = name("activated", ggml_glu_split(ctx, gate, up, v.activation));
         y = name("down", ggml_mul_mat_id(ctx, matrix(v.type, hidden, embedding, n_experts), y, ids));
+        if (v.scaled) {
+            ggml_tensor *scale = ggml_reshape_3d(ctx, vector(n_experts), 1, n_experts, 1);
+            scale = ggml_get_rows(ctx, ggml_repeat_4d(ctx, scale, 1, n_experts, v.tokens, 1), ids);
+            y = name("scaled", ggml_mul(ctx, y, scale));
+        }
         y = name("weighted", ggml_mul(ctx, y, weights));
         ggml_build_forward_expand(graph, y);
         std::vector<ggml_tensor *> of_expert;
@@ -222,6 +228,7 @@ static std::map<std::string, int> walk(const layer_graph &g) {
             expect_private(g, i, group);
             kinds[group.mix != nullptr ? "mix" : group.gated != GATE_NONE ? "gated" : "plain"]++;
             kinds["matrices"] += group.n, kinds["sums"] += group.matrix[0].add != nullptr;
+            kinds["scales"] += group.scale != nullptr;
             kinds["norms"] += group.norm != nullptr, kinds["kept norms"] += group.normed != nullptr;
             i = group.last;
         }
@@ -277,6 +284,10 @@ static void known_layers() {
     where = "experts";
     v = {}, v.experts = true;
     expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}, {"sums", 2}, {"norms", 2}, {"kept norms", 1}}, true);
+    where = "experts, each one's product scaled";
+    v.scaled = true;
+    expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"scales", 1}, {"plain", 3}, {"sums", 2}}, true);
+    v.scaled = false;
     where = "experts, up and gate in one";
     v.merged = true;
     expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}}, true);
@@ -291,8 +302,8 @@ static void known_layers() {
         expect_kinds(v, {{"gated", 0}, {"plain", 4}, {"matrices", 7}, {"sums", 1}, {"norms", 2}}, false);
         v.biased = false, v.experts = true;
         expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}, {"sums", 2}, {"norms", 2}, {"kept norms", 1}}, true);
-        v.merged = true;
-        expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"plain", 3}}, true);
+        v.merged = v.scaled = true;
+        expect_kinds(v, {{"gated", 1}, {"mix", 1}, {"scales", 1}, {"plain", 3}}, true);
     }
     where = "more tokens than a launch takes";
     for (bool experts : {false, true}) {
@@ -354,7 +365,7 @@ static int random_layers(int seeds) {
         const auto coin = [&](int one_in) { return rng() % one_in == 0; };
         variation v;
         v.experts = coin(2), v.merged = coin(3), v.biased = coin(3), v.head_norms = coin(2), v.gated = !coin(4);
-        v.divided = coin(2), v.f16_keys = coin(3), v.used = 1 + rng() % 6;
+        v.divided = coin(2), v.scaled = coin(3), v.f16_keys = coin(3), v.used = 1 + rng() % 6;
         v.tokens = coin(3) ? 2 + rng() % max_vectors : 1;
         v.type = types[rng() % (v.experts ? 5 : 6)], v.v_type = coin(2) ? v.type : types[rng() % 6];
         v.activation = activations[rng() % 4];

@@ -100,7 +100,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return 0;
     }
     if (const int n = turbo_cuda_fuse_ropes(ctx, cgraph, i)) {
-        return n;
+        return n + 1;
     }
     product_group group;
     if (!match(cgraph, i, group) || !apart(group) || !aligned(group)) {
@@ -112,6 +112,9 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
             return 0;
         }
     }
+    if (group.scale != nullptr && !on_device(ctx, group.scale)) {
+        return 0;
+    }
     const ggml_tensor *weight = group.matrix[0].weight;
     const ggml_cuda_device_info::cuda_device_info &device = ggml_cuda_info().devices[ctx.device];
     const int staging = ggml_cuda_highest_compiled_arch(device.cc) >= GGML_CUDA_CC_HOPPER ? (int) device.smpbo : 0;
@@ -121,12 +124,13 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         args.type = weight->type;
         args.x = (const float *) group.x->data, args.ids = (const int32_t *) group.ids->data;
         args.weights = (const float *) group.mix->data, args.add = m.add, args.out = m.out;
+        args.scale = group.scale != nullptr ? (const float *) group.scale->data : nullptr;
         args.weight = m.weight, args.row_bytes = m.row_bytes, args.expert_bytes = m.expert_bytes;
         args.vectors = group.ids->ne[1], args.ids_stride = group.ids->nb[1] / sizeof(int32_t);
         args.used = group.ids->ne[0], args.columns = weight->ne[0], args.rows = m.rows;
         args.staging = staging;
         CUDA_CHECK(mix_experts(args, ctx.stream()));
-        return group.last - i;
+        return group.last - i + 1;
     }
     products_args args = {};
     args.type = weight->type;
@@ -157,5 +161,5 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return 0;
     }
     CUDA_CHECK(products(args, ctx.stream()));
-    return group.last - i;
+    return group.last - i + 1;
 }

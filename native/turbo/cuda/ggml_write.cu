@@ -231,8 +231,19 @@ static const ggml_tensor *scales_own_queries(const ggml_backend_cuda_context &ct
     return nullptr;
 }
 
+// The node of which all is done though none behind it is.
+static const ggml_tensor *&done_alone() {
+    static thread_local const ggml_tensor *node = nullptr;
+    return node;
+}
+
+bool turbo_cuda_is_done(const ggml_tensor *node) {
+    return node == done_alone();
+}
+
 int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int i) {
     last_stream() = ctx.stream();
+    done_alone() = nullptr;
     if (!ggml_op_is_empty(cgraph->nodes[i]->op) && cgraph->nodes[i] != last_write().attention) {
         last_write().attention = nullptr; // something else comes between
     }
@@ -245,7 +256,8 @@ int turbo_cuda_try_fuse(ggml_backend_cuda_context &ctx, ggml_cgraph *cgraph, int
         return 0;
     }
     if (const int n = turbo_cuda_fuse_products(ctx, cgraph, i)) {
-        return n;
+        done_alone() = n == 1 ? cgraph->nodes[i] : nullptr;
+        return n - 1;
     }
     const ggml_tensor *attention = scales_own_queries(ctx, cgraph, i);
     const int last = fuse_write(ctx, cgraph, attention != nullptr ? next_computing(cgraph, i) : i);

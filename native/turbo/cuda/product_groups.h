@@ -23,7 +23,8 @@ struct product_group {
         int64_t rows, weight_offset; // in rows: up and gate may be one tensor, the gate first
     } matrix[max_products];
     int n = 0;
-    const ggml_tensor *ids = nullptr, *mix = nullptr; // mix: the experts' weights
+    const ggml_tensor *ids = nullptr, *mix = nullptr; // mix: what the experts taken count
+    const ggml_tensor *scale = nullptr;               // and what every expert's product counts, if that is given
     gate_activation gated = GATE_NONE;
     const ggml_tensor *next = nullptr; // the matrix of every expert that is read next
 };
@@ -223,6 +224,30 @@ static inline bool match_normed(const ggml_cgraph *cgraph, int i, product_group 
     return group.n > 0;
 }
 
+// What the product of each expert counts, looked up for those taken and multiplied with it right behind the product,
+// from node `at` on: then `at` becomes that MUL. Else null.
+static inline const ggml_tensor *scale_of_experts(const ggml_cgraph *cgraph, const ggml_tensor *product, int &at) {
+    const int second = next_computing(cgraph, at),
+              third = second < cgraph->n_nodes ? next_computing(cgraph, second) : second;
+    if (third >= cgraph->n_nodes || cgraph->nodes[at]->op != GGML_OP_REPEAT) {
+        return nullptr;
+    }
+    const ggml_tensor *repeat = cgraph->nodes[at], *rows = cgraph->nodes[second], *mul = cgraph->nodes[third],
+                      *scale = base_of(repeat->src[0]);
+    const bool found = computes(repeat) && computes(rows) && computes(mul) && used_once(cgraph, at) &&
+                       used_once(cgraph, second) && used_once(cgraph, third) && scale->op == GGML_OP_NONE &&
+                       scale->type == GGML_TYPE_F32 && ggml_is_contiguous(scale) && repeat->src[0]->ne[0] == 1 &&
+                       ggml_nelements(scale) == product->src[0]->ne[2] && ggml_is_contiguous(repeat->src[0]) &&
+                       ggml_nelements(repeat->src[0]) == ggml_nelements(scale) && rows->op == GGML_OP_GET_ROWS &&
+                       rows->src[0] == repeat && rows->src[1] == product->src[2] && mul->op == GGML_OP_MUL &&
+                       mul->src[0] == product && mul->src[1] == rows && ggml_are_same_shape(mul, product);
+    if (!found) {
+        return nullptr;
+    }
+    at = third;
+    return scale;
+}
+
 // The last product of an expert layer, weighted, summed over the experts, and what is added to the sum.
 static inline bool match_mix(const ggml_cgraph *cgraph, int i, product_group &group) {
     const ggml_tensor *product = cgraph->nodes[i];
@@ -231,9 +256,17 @@ static inline bool match_mix(const ggml_cgraph *cgraph, int i, product_group &gr
         return false;
     }
     const int64_t used = product->ne[1], tokens = product->ne[2];
+    const ggml_tensor *experts = product;
+    if ((group.scale = scale_of_experts(cgraph, product, at)) != nullptr) {
+        experts = cgraph->nodes[at];
+        at = next_computing(cgraph, at);
+        if (at >= cgraph->n_nodes) {
+            return false;
+        }
+    }
     const ggml_tensor *weighted = cgraph->nodes[at];
     if (weighted->op != GGML_OP_MUL || !computes(weighted) || used < 2 || used > max_mixed_experts ||
-        weighted->src[0] != product || weighted->src[1]->type != GGML_TYPE_F32 || weighted->src[1]->ne[0] != 1 ||
+        weighted->src[0] != experts || weighted->src[1]->type != GGML_TYPE_F32 || weighted->src[1]->ne[0] != 1 ||
         weighted->src[1]->ne[1] != used || !ggml_is_contiguous(weighted->src[1]) ||
         ggml_nelements(weighted->src[1]) != used * tokens || ggml_node_get_use_count(cgraph, at) != used) {
         return false;

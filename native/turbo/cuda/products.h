@@ -53,6 +53,7 @@ struct mix_args {
     const int32_t *ids;   // [vectors][used]
     int64_t ids_stride;   // as above
     const float *weights; // [vectors][used]
+    const float *scale;   // null, or [experts]: what each one's product counts besides
     const float *add;     // null, or [vectors][rows]
     float *out;           // [vectors][rows]
     const char *weight;

@@ -185,12 +185,12 @@ template <ggml_type type, int rows, bool staged> static __global__ void __launch
     wait_for_previous_kernel();
     part.load();
     const int own_expert = e < p.used ? e : 0;
-    const char *matrix =
-        p.weight + p.ids[blockIdx.y * p.ids_stride + own_expert] * p.expert_bytes + block_row * p.row_bytes;
+    const int id = p.ids[blockIdx.y * p.ids_stride + own_expert];
+    const char *matrix = p.weight + id * p.expert_bytes + block_row * p.row_bytes;
     if (lane == 0 && e < p.used && warp % p.warps_each == 0) {
         stage.fetch(matrix, nullptr, min(block_rows, p.rows - block_row) * (int) p.row_bytes);
     }
-    const float weight = p.weights[blockIdx.y * p.used + own_expert];
+    const float weight = p.weights[blockIdx.y * p.used + own_expert] * (p.scale != nullptr ? p.scale[id] : 1.0f);
     const int row = block_row + (int) threadIdx.x;
     const bool sums = (int) threadIdx.x < block_rows && row < p.rows;
     const int64_t result = (int64_t) blockIdx.y * p.rows + row;

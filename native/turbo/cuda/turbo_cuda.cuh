@@ -16,8 +16,10 @@ bool turbo_cuda_is_kv_type(ggml_type type);
 bool turbo_cuda_set_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
 // At a SET_ROWS into a turbo type: if the next node that computes is another one (K and V of a layer), write both in
-// one launch. Returns how many further nodes are done with, 0 = none.
+// one launch. Returns how many further nodes are done with, 0 = none; node i itself may be done with then, too.
 int turbo_cuda_try_fuse(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
+// Is the node done with for which turbo_cuda_try_fuse has just returned 0?
+bool turbo_cuda_is_done(const ggml_tensor * node);
 
 // Before a graph is laid out in memory: keep what is read late from being overwritten. These are the rows of K and V
 // that a write beside the graph reads, and the inputs of up and gate products until their activation.
@@ -26,7 +28,7 @@ void turbo_cuda_keep_up_gate(ggml_cgraph * cgraph, ggml_backend_graph_optimize_p
 
 // Decode steps: several products of one vector, with the normalising before and the sums behind them, in one launch
 // (products.h). The first puts nodes that go together next to each other and keeps in memory what they read, before a
-// graph is laid out; the second, at the first node of a group, launches it and returns as turbo_cuda_try_fuse.
+// graph is laid out; the second, at the first node of a group, launches it and returns how many nodes that computes.
 // TURBO_FUSED_PRODUCTS=0 in the environment turns both off.
 void turbo_cuda_order(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 int turbo_cuda_fuse_products(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);

@@ -1,4 +1,4 @@
-// Launching the attention of short batches with warpgroup products of bytes. TURBO_SM90A says that this file is
+// Launching the attention of short batches with warpgroup products. TURBO_SM90A says that this file is
 // compiled for sm_90a; otherwise it is never chosen.
 
 #include "attend_batch.cuh"

@@ -1,4 +1,4 @@
-// Attention of short batches with warpgroup products of bytes (attend_batch.cuh): its shape, the tiles on their way
+// Attention of short batches with warpgroup products (attend_batch.cuh): its shape, the tiles on their way
 // from device memory, and shared memory.
 
 #pragma once

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "attend_merge.cuh"
+#include "attend_kernel.cuh"
 #include "launch.cuh"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "attend_kernel.cuh"
+#include "attend_walk.cuh"
 
 namespace turbo_cuda {
 

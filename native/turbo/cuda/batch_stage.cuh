@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "attend_kernel.cuh"
+#include "attend_walk.cuh"
 #include "rows_stage.cuh"
 #include "wgmma.cuh"
 

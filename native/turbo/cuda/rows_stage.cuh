@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "attend_kernel.cuh"
+#include "attend_walk.cuh"
 #include "rows_unpack.cuh"
 
 namespace turbo_cuda {

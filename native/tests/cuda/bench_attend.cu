@@ -99,12 +99,13 @@ static void bench(FILE *json, const bench_shape &shape, int format, int format_v
         centres_of_runs ? " runs" : "", plan.slices, plan.heads_per_block, plan.splits, us, t.low_us / shape.layers,
         t.high_us / shape.layers, floor_us, 100 * floor_us / us);
     fprintf(json,
-            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"wide\":%d,\"batch\":%d,"
+            "%s{\"shape\":\"%s\",\"type\":\"%s\",\"type_v\":\"%s\",\"n_kv\":%d,\"rows\":%d,\"team\":%d,\"wide\":%d,"
+            "\"batch\":%d,"
             "\"runs\":%d,\"slices\":%d,\"hpb\":%d,\"splits\":%d,"
             "\"us\":%.3f,\"low_us\":%.3f,\"high_us\":%.3f,\"floor_us\":%.3f}",
             first_row ? "" : ",\n", shape.name, format_name(format), format_name(format_v), n_kv, rows,
-            plan.warps_per_head > 0, plan.wide, plan.batch, centres_of_runs, plan.slices, plan.heads_per_block, plan.splits, us,
-            t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
+            plan.warps_per_head > 0, plan.wide, plan.batch, centres_of_runs, plan.slices, plan.heads_per_block,
+            plan.splits, us, t.low_us / shape.layers, t.high_us / shape.layers, floor_us);
     first_row = false;
 }
 
@@ -209,7 +210,7 @@ int main(int argc, char **argv) {
             bench(json, qwen, f, f, n_kv, 1, 0, 0, 0, rate);
         }
     }
-    bench_rows(json, qwen, rate, argc > 3 ? atoi(argv[3]) : 0);
+    bench_rows(json, qwen, rate, 0);
     fprintf(json, "\n]\n");
     fclose(json);
     return 0;

@@ -219,12 +219,6 @@ static bool plan_wide(const attend_args &args, int columns, attend_plan &plan) {
     return plan.splits > 1;
 }
 
-// Warpgroups of a thread block of attend_batch.cuh, and the columns it is made for.
-static constexpr int batch_warpgroups = 4;
-static int batch_columns(int columns) {
-    return columns <= 16 ? 16 : 32;
-}
-
 // Shared memory of attend_batch.cuh with two staged tiles a team, the fewest: a little more than it takes.
 static size_t batch_block_bytes(const attend_args &args, const attend_plan &plan, int columns, int column_blocks) {
     const size_t heads = plan.heads_per_block, teams = batch_warpgroups / heads;
@@ -234,13 +228,13 @@ static size_t batch_block_bytes(const attend_args &args, const attend_plan &plan
         run_bytes(args, plan.heads_per_block, column_blocks, columns) + teams * heads * columns * sizeof(float);
     const size_t warpgroup = columns * (2 * 128 + 5 * sizeof(float)) + 128 * 16 + 1024;
     return 1024 + heads * columns * (128 + sizeof(float)) + batch_warpgroups * warpgroup +
-           teams * 2 * (2 * 64 * token_bytes(args, plan) + 96) + tables + runs;
+           teams * 2 * (2 * batch_keys * token_bytes(args, plan) + 96) + tables + runs;
 }
 
 // Codes of our own, warpgroup products: as many heads a thread block as it has warpgroups, if that divides them. False
 // as of plan_wide.
 static bool plan_batch(const attend_args &args, int n_columns, attend_plan &plan) {
-    const int columns = batch_columns(n_columns), column_blocks = (n_columns + columns - 1) / columns;
+    const int columns = batch_columns_of(n_columns), column_blocks = (n_columns + columns - 1) / columns;
     plan = {};
     plan.wide = plan.batch = true, plan.tiles = 1, plan.slices = 4, plan.warps_per_head = 4;
     for (int heads = batch_warpgroups; heads > 0; heads--) {
@@ -255,8 +249,9 @@ static bool plan_batch(const attend_args &args, int n_columns, attend_plan &plan
     }
     const int blocks = column_blocks * (args.n_head_kv / plan.heads_per_block) * args.n_streams,
               teams = batch_warpgroups / plan.heads_per_block;
-    plan.splits = teams * std::max(least_splits(args), std::min((args.n_kv + 64 * teams - 1) / (64 * teams),
-                                                                std::max(1, args.multiprocessors / blocks)));
+    plan.splits =
+        teams * std::max(least_splits(args), std::min((args.n_kv + batch_keys * teams - 1) / (batch_keys * teams),
+                                                      std::max(1, args.multiprocessors / blocks)));
     return plan.splits > 1;
 }
 

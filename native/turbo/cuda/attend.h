@@ -86,8 +86,8 @@ struct attend_plan {
     int tiles;           // tiles of columns a warp takes at a time: of eight, or of 16 if it shares a head
     int warps_per_head;  // that share the unpacking, for many columns (attend_rows.cuh); otherwise 0
     int cluster;         // 0, or for short caches: thread blocks of a cluster, as many as splits
-    bool wide;           // many columns with warpgroup products: of halves (attend_wide.cuh),
-    bool batch;          // or of bytes and halves (attend_batch.cuh)
+    bool wide;           // many columns with warpgroup products (attend_wide.cuh)
+    bool batch;          // those of attend_batch.cuh; wide as well
 };
 
 // Who unpacks: every warp for its own columns, a team of warps for all columns of a KV head (attend_rows.cuh; more than 16

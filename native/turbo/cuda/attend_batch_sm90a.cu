@@ -42,8 +42,8 @@ template <class shape> static cudaError_t launch_batch(attend_params p, const at
 
 template <int family>
 static cudaError_t launch_family(const attend_params &p, const attend_args &args, cudaStream_t stream) {
-    return p.n_columns <= 16 ? launch_batch<batch_shape<16, family>>(p, args, stream)
-                             : launch_batch<batch_shape<32, family>>(p, args, stream);
+    return batch_columns_of(p.n_columns) == 16 ? launch_batch<batch_shape<16, family>>(p, args, stream)
+                                               : launch_batch<batch_shape<32, family>>(p, args, stream);
 }
 
 cudaError_t attend_batch(const attend_params &p, const attend_args &args, cudaStream_t stream) {

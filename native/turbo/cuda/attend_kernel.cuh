@@ -7,8 +7,8 @@
 
 namespace turbo_cuda {
 
-template <class shape>
-static __global__ void __launch_bounds__(shape::warps * 32, 1) attend_kernel(const __grid_constant__ attend_params p) {
+template <class shape> static __global__ void __launch_bounds__(shape::warps * 32, 1)
+    attend_kernel(const __grid_constant__ attend_params p) {
     constexpr int warps = shape::warps;
     extern __shared__ __align__(16) uint8_t shared[];
     const shared_layout<shape> layout = {shared};

@@ -134,7 +134,7 @@ cudaError_t attend_any_large(const attend_params &p, const attend_args &args, co
 // Teams: more than 16 columns of heads of 128.
 cudaError_t attend_rows(const attend_params &p, const attend_args &args, const attend_plan &plan, cudaStream_t stream);
 
-// The same with warpgroup products, of halves or of bytes.
+// The same with warpgroup products, and those of codes from registers.
 cudaError_t attend_wide(const attend_params &p, const attend_args &args, cudaStream_t stream);
 cudaError_t attend_batch(const attend_params &p, const attend_args &args, cudaStream_t stream);
 

@@ -90,6 +90,13 @@ struct attend_params {
     float source_scale; // as score_scale, for keys that are not encoded
 };
 
+// Short batches over codes of our own (attend_batch.cuh): warpgroups of a thread block, each of which has a KV head,
+// tokens of a tile, and the columns that a warpgroup takes.
+static constexpr int batch_warpgroups = 4, batch_keys = 64;
+static constexpr int batch_columns_of(int columns) {
+    return columns <= 16 ? 16 : 32;
+}
+
 // q8_0 keys in products of bytes (attend_q8.cuh): value v of a block lies at place (v + q8_turn) % 32. skew: where the
 // head begins within 16 bytes.
 static __device__ __forceinline__ int q8_turn(int block, int skew) {

@@ -5,9 +5,7 @@
 
 #pragma once
 
-#include "attend_params.cuh"
 #include "attend_half.cuh"
-#include "attend_tile.cuh"
 
 namespace turbo_cuda {
 

@@ -9,20 +9,17 @@
 
 namespace turbo_cuda {
 
-// Warpgroups of a thread block: each has a KV head. Fewer heads than that leave several teams of warpgroups, each with
-// a stretch of the cache of its own.
-static constexpr int batch_warpgroups = 4, batch_threads = batch_warpgroups * 128;
-// Stretches are whole tiles: runs of cells are multiples of them, so a tile has one.
-static constexpr int batch_keys = 64;
+// Fewer heads than warpgroups leave several teams of warpgroups, each with a stretch of the cache of its own. Stretches
+// are whole tiles: runs of cells are multiples of them, so a tile has one.
+static constexpr int batch_threads = batch_warpgroups * 128;
 
 // Heads of 128, `columns` of each; family as of attend_shape: a pair of formats, or family_any.
 template <int columns_, int family> struct batch_shape {
     static constexpr int columns = columns_, tiles = columns / 8, keys = batch_keys;
     static constexpr int k_format = family >= 0 ? family & 15 : family_any,
                          v_format = family >= 0 ? family >> 4 : family_any;
-    static constexpr int blocks = 1, values_per_lane = 32, parts = 4, block_values = 128, head_dim = 128;
-    static constexpr int operand_row = 128;                 // bytes of a column of queries or of probabilities
-    using plain = attend_shape<1, 1, 1, 32, family_scalar>; // for what depends on the head only
+    static constexpr int blocks = 1, block_values = 128, head_dim = 128;
+    static constexpr int operand_row = 128; // bytes of a column of queries or of probabilities
 };
 
 // Staged tiles of a team, K and V together: fetched by one thread, read by all its warps. Rows that the launch before

@@ -100,7 +100,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return 0;
     }
     if (const int n = turbo_cuda_fuse_ropes(ctx, cgraph, i)) {
-        return n + 1;
+        return n;
     }
     product_group group;
     if (!match(cgraph, i, group) || !apart(group) || !aligned(group)) {
@@ -116,6 +116,8 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return 0;
     }
     const ggml_tensor *weight = group.matrix[0].weight;
+    const int vectors = group.ids != nullptr ? group.ids->ne[1] : group.x->ne[1];
+    const int64_t ids_stride = group.ids != nullptr ? group.ids->nb[1] / sizeof(int32_t) : 0;
     const ggml_cuda_device_info::cuda_device_info &device = ggml_cuda_info().devices[ctx.device];
     const int staging = ggml_cuda_highest_compiled_arch(device.cc) >= GGML_CUDA_CC_HOPPER ? (int) device.smpbo : 0;
     if (group.mix != nullptr) {
@@ -126,7 +128,7 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         args.weights = (const float *) group.mix->data, args.add = m.add, args.out = m.out;
         args.scale = group.scale != nullptr ? (const float *) group.scale->data : nullptr;
         args.weight = m.weight, args.row_bytes = m.row_bytes, args.expert_bytes = m.expert_bytes;
-        args.vectors = group.ids->ne[1], args.ids_stride = group.ids->nb[1] / sizeof(int32_t);
+        args.vectors = vectors, args.ids_stride = ids_stride;
         args.used = group.ids->ne[0], args.columns = weight->ne[0], args.rows = m.rows;
         args.staging = staging;
         CUDA_CHECK(mix_experts(args, ctx.stream()));
@@ -140,11 +142,8 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         memcpy(&args.epsilon, group.rms->op_params, sizeof(float));
         args.normed = group.normed != nullptr ? (float *) group.normed->data : nullptr;
     }
-    args.vectors = group.x->ne[1];
-    if (group.ids != nullptr) {
-        args.ids = (const int32_t *) group.ids->data, args.ids_stride = group.ids->nb[1] / sizeof(int32_t);
-        args.vectors = group.ids->ne[1];
-    }
+    args.vectors = vectors;
+    args.ids = group.ids != nullptr ? (const int32_t *) group.ids->data : nullptr, args.ids_stride = ids_stride;
     find_next(cgraph, group);
     if (group.next != nullptr && on_device(ctx, group.next)) {
         args.next = (const char *) group.next->data, args.next_bytes = group.next->nb[2];

@@ -70,5 +70,5 @@ int turbo_cuda_fuse_ropes(ggml_backend_cuda_context &ctx, const ggml_cgraph *cgr
     args.freq_scale = number(6), args.ext_factor = number(7), args.attention_factor = number(8);
     ggml_rope_yarn_corr_dims(args.n_dims, params[4], base, number(9), number(10), args.ramp);
     CUDA_CHECK(rope_together(args, ctx.stream()));
-    return keys.last - i;
+    return keys.last - i + 1;
 }

@@ -116,12 +116,8 @@ static __device__ __forceinline__ void product_64(float (&d)[4], const uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()));
 }
 
-#undef TURBO_D16
-#undef TURBO_D4
-
 // Both operands as above, but a in registers: as for mma_s8_s8, of signed bytes, or as for mma_f16.
 #define TURBO_I4(d) "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-#define TURBO_F4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define TURBO_A4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 // d[64 x 16] = a[64 x 32] b[32 x 16] (+ d if `add`).
 static __device__ __forceinline__ void product_bytes(int32_t (&d)[2][4], const uint32_t (&a)[4], product_operand b,
@@ -147,7 +143,7 @@ static __device__ __forceinline__ void product_halves(float (&d)[2][4], const ui
     asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
                  "{%8, %9, %10, %11}, %12, add, 1, 1, 0;\n}\n"
-                 : TURBO_F4(d[0]), TURBO_F4(d[1])
+                 : TURBO_D4(d[0]), TURBO_D4(d[1])
                  : TURBO_A4(a), "l"(b.word()));
 }
 // d[64 x 32] += a[64 x 16] b[16 x 32].
@@ -156,11 +152,12 @@ static __device__ __forceinline__ void product_halves(float (&d)[4][4], const ui
                  "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
                  "{%16, %17, %18, %19}, %20, add, 1, 1, 0;\n}\n"
-                 : TURBO_F4(d[0]), TURBO_F4(d[1]), TURBO_F4(d[2]), TURBO_F4(d[3])
+                 : TURBO_D16(d, 0)
                  : TURBO_A4(a), "l"(b.word()));
 }
 #undef TURBO_A4
-#undef TURBO_F4
+#undef TURBO_D16
+#undef TURBO_D4
 #undef TURBO_I4
 #endif
 

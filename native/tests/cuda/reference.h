@@ -110,14 +110,19 @@ inline int sign_of(int n, int i) {
     return (signs[i / 32] >> (i % 32)) & 1 ? -1 : 1;
 }
 
-// A block of n values back in the original domain.
-inline void decode_block(const uint8_t *block, int format, int n, double *out) {
+// What the attention of single tokens reads turbo4 as (docs/performance.md): entries as multiples of 1.6458747 steps.
+inline double rounded_entry(int entry) {
+    return 1.6458747 * (std::floor(63.5 + 0.6049 * entry) - 63.0);
+}
+
+// A block of n values back in the original domain; `rounded` as above, if the format is.
+inline void decode_block(const uint8_t *block, int format, int n, double *out, bool rounded = false) {
     const book_view b = book_of(format);
     const double scale = (double) block_scale(block, b.window != 0) * b.unit / std::sqrt((double) n);
     for (int i = 0; i < n; i++) {
         const int index =
             b.window ? stream_bits(block, 16 + b.bits * (i + 1) - b.window, b.window) : scalar_code(block, b.bits, i);
-        out[i] = b.entries[index];
+        out[i] = rounded && format == KV_TURBO4 ? rounded_entry(b.entries[index]) : b.entries[index];
     }
     hadamard(out, n);
     for (int i = 0; i < n; i++) {
@@ -130,10 +135,10 @@ inline int block_bytes(int format, int n) {
 }
 
 // One row of one head in double. f16 and q8_0 and q4_0 as ggml stores them.
-inline void decode_row(const uint8_t *row, int format, int block, int n, double *out) {
+inline void decode_row(const uint8_t *row, int format, int block, int n, double *out, bool rounded = false) {
     if (format < turbo_cuda::KV_F16) {
         for (int i = 0; i < n; i += block) {
-            decode_block(row + i / block * block_bytes(format, block), format, block, out + i);
+            decode_block(row + i / block * block_bytes(format, block), format, block, out + i, rounded);
         }
         return;
     }

@@ -99,7 +99,7 @@ static int columns_of(const attend_args &args) {
 // Shared memory of the queries of a thread block, and what lies before them: bytes for codes (attend_shape).
 static size_t query_bytes(const attend_args &args, const attend_plan &plan) {
     const size_t value = !own_instance(args, plan) && !scalar_family(args) ? 32 : args.k.format == KV_Q8_0 ? 16 : 8;
-    return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim / 2) + 16 +
+    return (size_t) plan.heads_per_block * plan.tiles * (args.head_dim * value + args.head_dim) + 16 +
            512 * plan.tiles + barrier_bytes(16);
 }
 

@@ -23,7 +23,8 @@ static __device__ __forceinline__ int own_part(int group, int warp) {
     return (group + warp) & 3;
 }
 
-template <class shape>
+// Formats that are not known are asked for in every tile.
+template <int k_format, int v_format, class shape>
 static __device__ __forceinline__ void batch_walk(const attend_params &p, const batch_layout<shape> &layout,
                                                   batch_ring &ring, const pending_rows &pending, int group,
                                                   int first_head, int number, int first_column, int begin, int end,
@@ -35,9 +36,9 @@ static __device__ __forceinline__ void batch_walk(const attend_params &p, const 
                                                                          p.v.data + blockIdx.z * p.v.stride_stream;
     const int head = first_head + number, part = own_part(group, warp);
     const tile_rows k_rows = staged_rows(p.k, k, head, 16 * warp + g), v_rows = staged_rows(p.v, v, head, g);
-    lane_codes k_codes = with_codes<shape::k_format>(
+    lane_codes k_codes = with_codes<k_format>(
                    p.k.format, [&](auto format) { return key_codes<decltype(format)::value>::find(k_rows.first, t); }),
-               v_codes = with_codes<shape::v_format>(p.v.format, [&](auto format) {
+               v_codes = with_codes<v_format>(p.v.format, [&](auto format) {
                    return value_codes<decltype(format)::value>::find(v_rows.first, t, part);
                });
     const product_operand queries = product_operand::at(layout.queries(number)),
@@ -59,7 +60,7 @@ static __device__ __forceinline__ void batch_walk(const attend_params &p, const 
         int32_t s[tiles][4];
         {
             uint32_t a[4][4];
-            with_codes<shape::k_format>(p.k.format, [&](auto format) {
+            with_codes<k_format>(p.k.format, [&](auto format) {
                 key_codes<decltype(format)::value>::operand(a, layout.k_table(p), k_codes.in(tile), k_rows.step);
             });
             hold(s);
@@ -75,10 +76,10 @@ static __device__ __forceinline__ void batch_walk(const attend_params &p, const 
         float k_scale[2], v_scale[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float k_stored = with_codes<shape::k_format>(p.k.format, [&](auto format) {
+            const float k_stored = with_codes<k_format>(p.k.format, [&](auto format) {
                 return key_codes<decltype(format)::value>::scale(tile, k_codes.scale + h * k_rows.step);
             });
-            const float v_stored = with_codes<shape::v_format>(p.v.format, [&](auto format) {
+            const float v_stored = with_codes<v_format>(p.v.format, [&](auto format) {
                 return key_codes<decltype(format)::value>::scale(tile + p.slot_bytes,
                                                                  v_codes.scale + (2 * warp + h) * v_rows.step);
             });
@@ -172,7 +173,7 @@ static __device__ __forceinline__ void batch_walk(const attend_params &p, const 
             state.sum[i / 2][i % 2] += sum[i / 2][i % 2];
         }
         values_operand a;
-        with_codes<shape::v_format>(p.v.format, [&](auto format) {
+        with_codes<v_format>(p.v.format, [&](auto format) {
             value_codes<decltype(format)::value>::operand(a, layout.v_table(p), v_codes.in(tile + p.slot_bytes),
                                                           v_rows.step, part);
         });
@@ -279,7 +280,7 @@ template <class shape> static __global__ void __launch_bounds__(batch_threads, 1
     }
     __syncwarp();
     fill_pair_table(p.k.format, layout.k_table(p), threadIdx.x, batch_threads);
-    if (shape::k_format == family_any && p.v.format != p.k.format) {
+    if (shape::family < 0 && p.v.format != p.k.format) {
         fill_pair_table(p.v.format, layout.v_table(p), threadIdx.x, batch_threads);
     }
     clear_largest<shape>(shared_address(layout.group(p, group)) + batch_layout<shape>::maxima_at);
@@ -305,8 +306,17 @@ template <class shape> static __global__ void __launch_bounds__(batch_threads, 1
         for (int n = 0; n < shape::tiles; n++) {
             state.reference[n][0] = state.reference[n][1] = lowest_score;
         }
-        batch_walk<shape>(p, layout, ring, pending, group, first_head, number, first_column, begin, end, first_run,
-                          state);
+        const auto walk = [&](auto k_format, auto v_format) {
+            batch_walk<decltype(k_format)::value, decltype(v_format)::value>(
+                p, layout, ring, pending, group, first_head, number, first_column, begin, end, first_run, state);
+        };
+        if constexpr (shape::family >= 0) {
+            walk(format_tag<(shape::family & 15)>(), format_tag<(shape::family >> 4)>());
+        } else if (shape::family == family_each && p.k.format == p.v.format) {
+            with_codes<family_any>(p.k.format, [&](auto format) { walk(format, format); });
+        } else {
+            walk(format_tag<family_any>(), format_tag<family_any>());
+        }
         store_batch<shape>(p, layout, group, first_head + number, first_column, split, state);
     }
     wait_for_previous_kernel(); // whoever comes next takes what this launch has waited for as done

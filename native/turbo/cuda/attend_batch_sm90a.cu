@@ -40,21 +40,20 @@ template <class shape> static cudaError_t launch_batch(attend_params p, const at
     return error != cudaSuccess ? error : launch_combine<1, 32>(p, args, stream);
 }
 
-template <int family>
-static cudaError_t launch_family(const attend_params &p, const attend_args &args, cudaStream_t stream) {
-    return batch_columns_of(p.n_columns) == 16 ? launch_batch<batch_shape<16, family>>(p, args, stream)
-                                               : launch_batch<batch_shape<32, family>>(p, args, stream);
-}
+template <int format> static constexpr auto launch_32 = launch_batch<batch_shape<32, family_of(format, format)>>;
 
 cudaError_t attend_batch(const attend_params &p, const attend_args &args, cudaStream_t stream) {
+    if (batch_columns_of(p.n_columns) == 16) {
+        return launch_batch<batch_shape<16, family_each>>(p, args, stream);
+    }
     switch (p.k.format == p.v.format ? p.k.format : family_any) {
-        case KV_TURBO2: return launch_family<family_of(KV_TURBO2, KV_TURBO2)>(p, args, stream);
-        case KV_TURBO3: return launch_family<family_of(KV_TURBO3, KV_TURBO3)>(p, args, stream);
-        case KV_TURBO4: return launch_family<family_of(KV_TURBO4, KV_TURBO4)>(p, args, stream);
-        case KV_TURBO2_TCQ: return launch_family<family_of(KV_TURBO2_TCQ, KV_TURBO2_TCQ)>(p, args, stream);
-        case KV_TURBO3_TCQ: return launch_family<family_of(KV_TURBO3_TCQ, KV_TURBO3_TCQ)>(p, args, stream);
-        case KV_TURBO4_TCQ: return launch_family<family_of(KV_TURBO4_TCQ, KV_TURBO4_TCQ)>(p, args, stream);
-        default: return launch_family<family_any>(p, args, stream);
+        case KV_TURBO2: return launch_32<KV_TURBO2>(p, args, stream);
+        case KV_TURBO3: return launch_32<KV_TURBO3>(p, args, stream);
+        case KV_TURBO4: return launch_32<KV_TURBO4>(p, args, stream);
+        case KV_TURBO2_TCQ: return launch_32<KV_TURBO2_TCQ>(p, args, stream);
+        case KV_TURBO3_TCQ: return launch_32<KV_TURBO3_TCQ>(p, args, stream);
+        case KV_TURBO4_TCQ: return launch_32<KV_TURBO4_TCQ>(p, args, stream);
+        default: return launch_batch<batch_shape<32, family_any>>(p, args, stream);
     }
 }
 

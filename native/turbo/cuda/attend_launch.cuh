@@ -33,7 +33,7 @@ static int room_for_runs(const attend_params &p, const attend_args &args, int to
 template <int blocks, int values>
 static cudaError_t launch_combine(attend_params p, const attend_args &args, cudaStream_t stream) {
     using shape = attend_shape<blocks, 1, 1, values, family_scalar>;
-    p.combine_parts = args.clusters ? most_in_cluster / 2 : 1;
+    p.combine_parts = args.clusters ? most_parts : 1;
     while (p.combine_parts > 1 && p.n_columns * p.n_head_kv * args.n_streams * p.combine_parts > args.multiprocessors) {
         p.combine_parts /= 2;
     }
@@ -53,7 +53,8 @@ static cudaError_t launch_shape(attend_params p, const attend_args &args, cudaSt
     p.run_room = room_for_runs(p, args);
     p.groups = std::min(warps / p.heads_per_block, std::max(1, (tiles + p.splits - 1) / p.splits));
     p.column_blocks = (p.n_columns + shape::columns - 1) / shape::columns;
-    const size_t head = shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + 8 * sizeof(float));
+    const size_t head =
+        shape::tiles * shape::blocks * (shape::fragments * sizeof(uint4) + shape::query_rows * 8 * sizeof(float));
     const size_t group = (size_t) ring_slots * p.slot_bytes;
     const size_t tables = shared_layout<shape>::table_bytes(p.k.format) +
                           (p.v.format == p.k.format ? 0 : shared_layout<shape>::table_bytes(p.v.format));

@@ -32,15 +32,17 @@ template <class shape> struct shared_layout {
     static __host__ __device__ int scale_row(const attend_params &p) { // of all heads
         return p.heads_per_block * shape::tiles * shape::blocks * 8;
     }
-    // What the runs of the block's stretch add to its scores (block by block of a head): a row like the scales for
-    // each, behind them, so that whoever has those needs no other address.
+    // A row like the scales behind them, if there is one (shape::query_rows): what a query adds up to.
+    __device__ float *query_sums(const attend_params &p, int head) const { return scales(p, head) + scale_row(p); }
+    // What the runs of the block's stretch add to its scores (block by block of a head): a row for each, behind those,
+    // so that whoever has the scales needs no other address.
     static __host__ __device__ int run_bytes(const attend_params &p) {
         return p.run_room * scale_row(p) * (int) sizeof(float);
     }
     static __host__ __device__ int table_bytes(int format) { return look_up_bytes(format, shape::look_up); }
     // Look-up tables for K and V, one for both if they have the same format.
     __device__ uint8_t *k_table(const attend_params &p) const {
-        return reinterpret_cast<uint8_t *>(scales(p, p.heads_per_block) + p.run_room * scale_row(p));
+        return reinterpret_cast<uint8_t *>(scales(p, 0) + (shape::query_rows + p.run_room) * scale_row(p));
     }
     __device__ uint8_t *v_table(const attend_params &p) const {
         return k_table(p) + (p.v.format == p.k.format ? 0 : table_bytes(p.k.format));

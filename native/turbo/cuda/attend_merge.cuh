@@ -95,20 +95,21 @@ static __device__ __forceinline__ void park(const attend_params &p, const shared
         }
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            const float factor = exp2_fast(state.maximum[n][c] - top[c]);
+            const float moved = exp2_fast(state.maximum[n][c] - top[c]), factor = moved * (1.0f / output_unit(p));
             float sum = state.sum[n][c];
 #pragma unroll
             for (int step = 4; step <= 16; step *= 2) {
                 sum += __shfl_xor_sync(0xffffffffu, sum, step);
             }
             if (g == 0) {
-                layout.sums(p)[place + column + c] = sum * factor;
+                layout.sums(p)[place + column + c] = sum * moved;
                 if (group == 0) {
                     layout.tops(p)[head * shape::columns + column + c] = top[c];
                 }
             }
 #pragma unroll
             for (int b = 0; b < shape::blocks; b++) {
+                const float zero = shape::counts_zeros ? state.zeros[b][n][c] : 0.0f;
 #pragma unroll
                 for (int r = 0; r < shape::outputs; r++) {
                     const int value = output_value<shape>(b, r, g, state.skew);
@@ -116,7 +117,8 @@ static __device__ __forceinline__ void park(const attend_params &p, const shared
                         continue;
                     }
                     *reinterpret_cast<float2 *>(out + (column + c) * shape::parked_row + shape::parked_at(value)) =
-                        make_float2(state.out[b][r][n][c] * factor, state.out[b][r][n][c + 2] * factor);
+                        make_float2((state.out[b][r][n][c] - zero) * factor,
+                                    (state.out[b][r][n][c + 2] - zero) * factor);
                 }
             }
         }
@@ -172,32 +174,34 @@ struct partial_result {
     float maximum, sum;
 };
 
-// Four values of a column from all `count` thread blocks of a cluster; both places are the same in each of them.
-static constexpr int most_in_cluster = 8; // what every device with clusters allows
-static __device__ __forceinline__ partial_result gather_cluster(const float *values, const float *state, int count) {
+// Four values of a column from `count` parts, at most `most`: state_of(part) is its maximum and sum.
+template <int most, class state_type, class values_type>
+static __device__ __forceinline__ partial_result merge_parts(int count, const state_type &state_of,
+                                                             const values_type &values_of) {
     partial_result r = {make_float4(0, 0, 0, 0), lowest_score, 0.0f};
-#ifdef TURBO_CLUSTERS
-    float2 states[most_in_cluster];
-    float4 x[most_in_cluster];
+    float2 states[most];
+    float4 x[most];
 #pragma unroll
-    for (int i = 0; i < most_in_cluster; i++) {
+    for (int i = 0; i < most; i++) {
         states[i] = make_float2(lowest_score, 0.0f), x[i] = make_float4(0, 0, 0, 0);
         if (i < count) {
-            states[i] = cluster_load_2(cluster_address(state, i));
-            x[i] = cluster_load_4(cluster_address(values, i));
+            states[i] = state_of(i);
+            x[i] = values_of(i);
         }
         r.maximum = fmaxf(r.maximum, states[i].x);
     }
 #pragma unroll
-    for (int i = 0; i < most_in_cluster; i++) {
+    for (int i = 0; i < most; i++) {
         const float weight = exp2_fast(states[i].x - r.maximum);
         r.sum = fmaf(states[i].y, weight, r.sum);
         r.v.x = fmaf(x[i].x, weight, r.v.x), r.v.y = fmaf(x[i].y, weight, r.v.y);
         r.v.z = fmaf(x[i].z, weight, r.v.z), r.v.w = fmaf(x[i].w, weight, r.v.w);
     }
-#endif
     return r;
 }
+
+static constexpr int most_in_cluster = 8;              // what every device with clusters allows
+static constexpr int most_parts = most_in_cluster / 2; // thread blocks that share the splits of a column
 
 // Merge the thread blocks of a cluster, which have one head: each takes some columns of all.
 template <class shape>
@@ -208,10 +212,14 @@ static __device__ __forceinline__ void merge_cluster(const attend_params &p, con
     const int lane = threadIdx.x & 31, columns = min(shape::columns, p.n_columns - first_column);
     for (int unit = blockIdx.x + p.splits * (threadIdx.x / 32); unit < columns * passes; unit += p.splits * warps) {
         const int column = unit / passes, first_value = (unit % passes * lanes + lane % lanes) * 4;
-        const partial_result r =
-            gather_cluster(layout.parked() + column * shape::parked_row + shape::parked_at(first_value),
-                           layout.merged(p) + 2 * column, p.splits);
+#ifdef TURBO_CLUSTERS
+        const float *values = layout.parked() + column * shape::parked_row + shape::parked_at(first_value),
+                    *state = layout.merged(p) + 2 * column; // the same places in all blocks
+        const partial_result r = merge_parts<most_in_cluster>(
+            p.splits, [&](int i) { return cluster_load_2(cluster_address(state, i)); },
+            [&](int i) { return cluster_load_4(cluster_address(values, i)); });
         store_output<shape>(p, blockIdx.z, head_kv, first_column + column, first_value, r.v, r.maximum, r.sum);
+#endif
     }
     cluster_barrier(); // nobody ends while another one still reads here
 }
@@ -225,11 +233,14 @@ static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid
     __shared__ float4 gathered[warps][passes][32];
     __shared__ float maxima[warps * rows], sums[warps * rows];
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    __shared__ float4 part_values[passes][32];
-    __shared__ float2 part_state;
+    __shared__ float4 part_values[most_parts][passes][32]; // of the first part: what all have found
+    __shared__ float2 part_states[most_parts];
     const int column = p.combine_parts == 1 ? blockIdx.x : blockIdx.x / p.combine_parts,
               part = blockIdx.x - column * p.combine_parts, stride = p.combine_parts * warps * rows;
     const int64_t first = ((int64_t) (blockIdx.z * p.n_head_kv + blockIdx.y) * p.n_columns + column) * p.splits;
+    if (p.combine_parts > 1) {
+        cluster_arrive(); // waited for before anything is written to the first part: it has begun
+    }
     wait_for_previous_kernel();
     let_next_kernel_start();
     float4 v[passes] = {};
@@ -301,20 +312,30 @@ static __global__ void __launch_bounds__(warps * 32) combine_kernel(const __grid
             r.v.x += x.x, r.v.y += x.y, r.v.z += x.z, r.v.w += x.w;
         }
     }
+    // Results go to the first part, so that the others may end: the attention that comes next needs their
+    // multiprocessors.
+#ifdef TURBO_CLUSTERS
     if (p.combine_parts > 1) {
+        cluster_wait();
         if (warp < passes) {
-            part_values[warp][lane] = r.v;
+            cluster_store_4(cluster_address(&part_values[part][warp][lane], 0), r.v);
         }
         if (threadIdx.x == 0) {
-            part_state = make_float2(top, r.sum);
+            cluster_store_2(cluster_address(&part_states[part], 0), make_float2(top, r.sum));
         }
-        cluster_barrier();
-        if (part == 0 && warp < passes) {
-            r = gather_cluster(&part_values[warp][lane].x, &part_state.x, p.combine_parts);
+        cluster_arrive();
+        if (part > 0) {
+            return;
         }
-        cluster_barrier();
+        cluster_wait();
+        if (warp < passes) {
+            r = merge_parts<most_parts>(
+                p.combine_parts, [&](int i) { return part_states[i]; },
+                [&](int i) { return part_values[i][warp][lane]; });
+        }
     }
-    if (part == 0 && warp < passes) {
+#endif
+    if (warp < passes) {
         store_output<shape>(p, blockIdx.z, blockIdx.y, column, (warp * lanes + lane % lanes) * 4, r.v, r.maximum,
                             r.sum);
     }

@@ -148,8 +148,8 @@ static __device__ __forceinline__ void take_newest(const attend_params &p, const
             }
             state.maximum[n][c] = top;
             for (int row = 0; row < rows; row++) {
-                const float weight = exp2_fast(mine[row * shape::columns] - top);
-                state.sum[n][c] += g == 0 ? weight : 0.0f; // the lanes of a column are added up in the end
+                const float counts = exp2_fast(mine[row * shape::columns] - top), weight = counts * output_unit(p);
+                state.sum[n][c] += g == 0 ? counts : 0.0f; // the lanes of a column are added up in the end
 #pragma unroll
                 for (int b = 0; b < shape::blocks; b++) {
 #pragma unroll

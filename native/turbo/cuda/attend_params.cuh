@@ -105,7 +105,7 @@ static __device__ __forceinline__ int q8_turn(int block, int skew) {
 
 // What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats
 // have instances of their own. Others share one for scalar codes and one for anything.
-static constexpr int family_scalar = -1, family_any = -2;
+static constexpr int family_scalar = -1, family_any = -2, family_each = -3;
 static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;
 }
@@ -129,6 +129,11 @@ template <int blocks_, int tiles_, int slices_, int values_per_lane_, int family
     // Keys that are multiplied as f16 have queries of two halves; q8_0 with an instance of its own stays int8.
     static constexpr bool halves_keys = family == family_any || (k_format >= KV_F16 && k_format != KV_Q8_0);
     static constexpr bool reads_trellis = family == family_any || is_trellis(k_format) || is_trellis(v_format);
+    // Rows of a float for each column that are kept of the queries: their scales and, where keys may be rounded so that
+    // a byte other than 0 stands for 0 (reader_4bit_rounded), the sums of their bytes.
+    static constexpr int query_rows = !one_pair || k_format == KV_TURBO4 ? 2 : 1;
+    // Are values codes whose bytes are unsigned, another one than 0 standing for 0 (reader_scalar)?
+    static constexpr bool counts_zeros = !one_pair || v_format <= KV_TURBO4;
     static constexpr int blocks = blocks_;
     static constexpr int tiles = tiles_;
     static constexpr int slices = slices_;

@@ -104,10 +104,11 @@ template <int index> static __device__ __forceinline__ uint32_t gather_bytes(con
 // values in a row.
 // fragments[i*32 + 4*column + t] = parts 2i and 2i + 1 of quarter t (2 registers each), or high and low bytes (2
 // registers each) of block i of q8_0, whose head begins `skew` bytes from a multiple of 16; scales[column] = value of
-// one integer step.
+// one integer step; sums[column] = sum of the bytes, for shapes with two query_rows.
 template <class shape> static __device__ __forceinline__ void prepare_query(float (&x)[shape::block_values / 16],
                                                                             bool rotate, float post_scale, int column,
-                                                                            uint4 *fragments, float *scales, int skew) {
+                                                                            uint4 *fragments, float *scales,
+                                                                            float *sums, int skew) {
     constexpr int n = shape::block_values / 16;
     const int lane = threadIdx.x & 15, first = lane * n;
     const bool halves = shape::halves_keys && !rotate;
@@ -138,6 +139,7 @@ template <class shape> static __device__ __forceinline__ void prepare_query(floa
         return;
     }
     const float to_int = top > 0.0f ? __fdividef(steps, top) : 0.0f;
+    int sum = 0;
 #pragma unroll
     for (int i = 0; i < n / 4; i++) {
         uint32_t rounded[4], upper[4];
@@ -150,7 +152,18 @@ template <class shape> static __device__ __forceinline__ void prepare_query(floa
         if constexpr (two_bytes) {
             store_query_q8(fragments, column, first + 4 * i, gather_bytes<1>(upper), gather_bytes<0>(rounded), skew);
         } else {
-            store_query<shape>(fragments, column, first + 4 * i, gather_bytes<0>(rounded));
+            const uint32_t bytes = gather_bytes<0>(rounded);
+            sum = __dp4a((int) bytes, 0x01010101, sum);
+            store_query<shape>(fragments, column, first + 4 * i, bytes);
+        }
+    }
+    if constexpr (shape::query_rows == 2) {
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        }
+        if (lane == 0) {
+            sums[column] = (float) sum;
         }
     }
 }

@@ -8,13 +8,6 @@
 
 namespace turbo_cuda {
 
-// Running state of the columns 2t, 2t+1 of each tile.
-template <class shape> struct column_state {
-    float maximum[shape::tiles][2], sum[shape::tiles][2];
-    float out[shape::blocks][shape::outputs][shape::tiles][4];
-    int skew; // of q8_0 values, after the walk (attend_q8.cuh)
-};
-
 // The mask of a tile, fetched one tile ahead where all columns share one row of it: lane l holds tokens 2l and 2l + 1.
 struct mask_reader {
     const char *row; // of the first column; null without a mask
@@ -91,6 +84,9 @@ template <class shape> static __device__ __forceinline__ bool soften(float (&s)[
                         state.out[b][r][n][i] *= scale[i & 1];
                     }
                 }
+                if constexpr (shape::counts_zeros) {
+                    state.zeros[b][n][0] *= scale[0], state.zeros[b][n][1] *= scale[1];
+                }
             }
         }
     }
@@ -152,7 +148,8 @@ limit_scores(float (&s)[shape::slices][shape::tiles][4], float (&run)[shape::til
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     if (p.bends) { // asked once: what follows the products is not to be cut into pieces
         if (p.run_room > 0) {
-            add_runs<shape>(s, run, p, scales + shared_layout<shape>::scale_row(p), first_run, first);
+            add_runs<shape>(s, run, p, scales + shape::query_rows * shared_layout<shape>::scale_row(p), first_run,
+                            first);
         }
         if (p.soft_cap != 0.0f) {
 #pragma unroll

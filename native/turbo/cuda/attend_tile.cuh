@@ -5,6 +5,8 @@
 #include "attend_params.cuh"
 #include "decode.cuh"
 
+#include <type_traits>
+
 namespace turbo_cuda {
 
 // Where a lane finds its rows of a staged tile: rows g, g + 8, g + 16, ... with g = lane / 4. Eight tokens further is a
@@ -14,6 +16,18 @@ struct tile_rows {
     uint32_t first; // byte offset of row g, the head included
     uint32_t step;  // bytes from a row to the one eight further
 };
+
+// Running state of the columns 2t, 2t+1 of each tile.
+template <class shape> struct column_state {
+    float maximum[shape::tiles][2], sum[shape::tiles][2];
+    float out[shape::blocks][shape::outputs][shape::tiles][4];
+    float zeros[shape::counts_zeros ? shape::blocks : 1][shape::tiles][2]; // is to be taken off each of out
+    int skew; // of q8_0 values, after the walk (attend_q8.cuh)
+};
+
+// What a codebook step counts in the output of codes. Integers are added to it as the denormal numbers that their bits
+// are, without a conversion; what they are multiplied with may then be no larger than a float can be.
+static constexpr float code_unit = 0x1p-49f, denormal_unit = 0x1p100f;
 
 // Which tokens of a tile are real: the first `count`, without low..high.
 struct tile_limits {
@@ -30,19 +44,25 @@ static __device__ __forceinline__ bool reaches(int count, int m) {
     return m == 0 || 16 * m < count;
 }
 
+// A sum of products that begins here is, as a float, 1.5 * 2^23 and the sum; up to 2^22, which no block's scores reach.
+// One subtraction then makes a float of it and takes off what another byte than 0 stands for.
+static constexpr int32_t sum_start = 0x4b400000;
+static constexpr float sum_zero = 12582912.0f;
+static_assert(128 * 127 * 128 < 1 << 22, "a block's scores");
+
 // Scores of 16*slices tokens x 8*tiles columns, where a tile of `count` tokens reaches. s[m][tile][i]: token 16m + g
 // (i < 2) or 16m + 8 + g, column 2t + (i & 1), where g = lane / 4 and t = lane % 4.
 template <class reader, class shape>
 static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][shape::tiles][4], const reader &codes,
                                                    const tile_rows &rows, int count, int block_bytes,
-                                                   const uint4 *fragments, const float *scales) {
+                                                   const uint4 *fragments, const float *scales, const float *sums) {
     const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
         const uint32_t block = rows.first + b * block_bytes;
         const code_place place = reader::place(rows.shared, block, t);
         uint4 q[shape::tiles][shape::parts / 2];
-        float q_scale[shape::tiles][2];
+        float q_scale[shape::tiles][2], zero[shape::tiles][2];
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
             const int at = n * shape::blocks + b;
@@ -50,8 +70,11 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             for (int i = 0; i < shape::parts / 2; i++) {
                 q[n][i] = fragments[at * shape::fragments + i * 32 + lane];
             }
-            q_scale[n][0] = scales[at * 8 + 2 * t];
-            q_scale[n][1] = scales[at * 8 + 2 * t + 1];
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                q_scale[n][c] = scales[at * 8 + 2 * t + c] * reader::step;
+                zero[n][c] = reader::zero == 0 ? 0.0f : fmaf(sums[at * 8 + 2 * t + c], reader::zero, sum_zero);
+            }
         }
 #pragma unroll
         for (int m = 0; m < shape::slices; m++) {
@@ -67,28 +90,39 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             uint32_t w0[reader::words], w1[reader::words];
             reader::load(w0, place, first);
             reader::load(w1, place, second);
-            int32_t sum[shape::tiles][4] = {};
-            auto multiply = [&](int part, const uint32_t(&a)[4]) {
+            constexpr bool shifted = reader::zero != 0;
+            int32_t sum[shape::tiles][4];
+#pragma unroll
+            for (int i = 0; i < 4 * shape::tiles; i++) {
+                (&sum[0][0])[i] = shifted ? sum_start : 0;
+            }
+            auto multiply = [&](auto number) {
+                constexpr int part = decltype(number)::value % shape::parts;
+                uint32_t a[reader::in_halves ? 2 : 1][4];
+                if constexpr (reader::in_halves) { // the product adds them up
+                    uint32_t low[2], high[2];
+                    codes.template decode_halves<part>(w0, low, high);
+                    a[0][0] = low[0], a[0][2] = low[1], a[1][0] = high[0], a[1][2] = high[1];
+                    codes.template decode_halves<part>(w1, low, high);
+                    a[0][1] = low[0], a[0][3] = low[1], a[1][1] = high[0], a[1][3] = high[1];
+                } else {
+                    codes.template decode<part>(w0, a[0][0], a[0][2]);
+                    codes.template decode<part>(w1, a[0][1], a[0][3]);
+                }
 #pragma unroll
                 for (int n = 0; n < shape::tiles; n++) {
                     const uint4 &two = q[n][part / 2];
-                    mma_s8_s8(sum[n], a, part % 2 == 0 ? two.x : two.z, part % 2 == 0 ? two.y : two.w);
+#pragma unroll
+                    for (const auto &half : a) {
+                        mma_s8_s8(sum[n], half, part % 2 == 0 ? two.x : two.z, part % 2 == 0 ? two.y : two.w);
+                    }
                 }
             };
-            uint32_t a[4];
-            codes.template decode<0>(w0, a[0], a[2]);
-            codes.template decode<0>(w1, a[1], a[3]);
-            multiply(0, a);
-            codes.template decode<1>(w0, a[0], a[2]);
-            codes.template decode<1>(w1, a[1], a[3]);
-            multiply(1, a);
-            if (shape::parts == 4) {
-                codes.template decode<2>(w0, a[0], a[2]);
-                codes.template decode<2>(w1, a[1], a[3]);
-                multiply(2 % shape::parts, a);
-                codes.template decode<3>(w0, a[0], a[2]);
-                codes.template decode<3>(w1, a[1], a[3]);
-                multiply(3 % shape::parts, a);
+            multiply(std::integral_constant<int, 0>());
+            multiply(std::integral_constant<int, 1>());
+            if constexpr (shape::parts == 4) {
+                multiply(std::integral_constant<int, 2>());
+                multiply(std::integral_constant<int, 3>());
             }
             const float d0 = fminf(reader::scale(rows.shared, block + first), 65504.0f);
             const float d1 = fminf(reader::scale(rows.shared, block + second), 65504.0f);
@@ -96,7 +130,8 @@ static __device__ __forceinline__ void tile_scores(float (&s)[shape::slices][sha
             for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float product = (float) sum[n][i] * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
+                    const float integer = shifted ? __int_as_float(sum[n][i]) - zero[n][i & 1] : (float) sum[n][i];
+                    const float product = integer * ((i < 2 ? d0 : d1) * q_scale[n][i & 1]);
                     s[m][n][i] = b == 0 ? product : s[m][n][i] + product;
                 }
             }
@@ -148,7 +183,29 @@ template <class shape> struct probability_fragments {
             }
         }
     }
+
+    // sum += a x the tokens 32k to 32k + 31 of column tile n.
+    template <class reader>
+    __device__ __forceinline__ void multiply(int32_t (&sum)[4], const uint32_t (&a)[4], int n, int k) const {
+        constexpr int last = shape::slices - 1; // one slice alone: the upper half of a is zero
+        const uint32_t lower = bytes[n][2 * k], upper = bytes[n][2 * k < last ? 2 * k + 1 : last];
+        if constexpr (reader::zero != 0) {
+            mma_u8_u8(sum, a, lower, upper);
+        } else {
+            mma_s8_u8(sum, a, lower, upper);
+        }
+    }
 };
+
+// out += sum * weight, where weight is a multiple of unit_of<reader>.
+template <class reader> static constexpr float unit_of = reader::zero != 0 ? denormal_unit : code_unit;
+template <class reader> static __device__ __forceinline__ void add_sum(float &out, int32_t sum, float weight) {
+    if constexpr (reader::zero != 0) { // and so sum >= 0
+        out = multiply_add_denormal((uint32_t) sum, weight, out);
+    } else {
+        out = fmaf((float) sum, weight, out);
+    }
+}
 
 // One part (8 values a lane: two products of 16 output values) of out += V x P.
 template <class reader, class shape, int part> static __device__ __forceinline__ void
@@ -169,6 +226,10 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
             codes.template decode<part>(w[4 * k + 2 * half + 1], y[0], y[1]);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
+                if constexpr (reader::in_nibbles) { // of two tokens already
+                    a[j][2 * half] = transpose_8x8(x[j]), a[j][2 * half + 1] = transpose_8x8(y[j]);
+                    continue;
+                }
                 const uint32_t tx = transpose_8x8(x[j]), ty = transpose_8x8(y[j]);
                 a[j][2 * half] = byte_permute(tx, ty, 0x6240);
                 a[j][2 * half + 1] = byte_permute(tx, ty, 0x7351);
@@ -178,8 +239,7 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
         for (int j = 0; j < 2; j++) {
 #pragma unroll
             for (int n = 0; n < shape::tiles; n++) {
-                constexpr int last = shape::slices - 1; // one slice alone leaves the upper half of the product zero
-                mma_s8_u8(sum[j][n], a[j], p.bytes[n][2 * k], p.bytes[n][2 * k < last ? 2 * k + 1 : last]);
+                p.template multiply<reader>(sum[j][n], a[j], n, k);
             }
         }
     }
@@ -189,7 +249,7 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
         for (int n = 0; n < shape::tiles; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                out[2 * part + j][n][i] = fmaf((float) sum[j][n][i], weight[n][i & 1], out[2 * part + j][n][i]);
+                add_sum<reader>(out[2 * part + j][n][i], sum[j][n][i], weight[n][i & 1]);
             }
         }
     }
@@ -198,9 +258,8 @@ tile_values_part(float (&out)[shape::values_per_lane / 4][shape::tiles][4], cons
 // out += V x P for the real ones of 16*slices tokens. p as s of tile_scores; weight[tile][i]: factor of column 2t
 // + i. out[b][r][tile][i]: value position(g / 2, r, 2 * (g & 1) + (i >= 2)) of block b, column 2t + (i & 1).
 template <class reader, class shape> static __device__ __forceinline__ void
-tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles][4], const reader &codes,
-            const tile_rows &rows, const tile_limits &limits, int block_bytes,
-            const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
+tile_values(column_state<shape> &state, const reader &codes, const tile_rows &rows, const tile_limits &limits,
+            int block_bytes, const float (&p)[shape::slices][shape::tiles][4], const float (&weight)[shape::tiles][2]) {
     const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
     for (int b = 0; b < shape::blocks; b++) {
@@ -213,20 +272,36 @@ tile_values(float (&out)[shape::blocks][shape::values_per_lane / 4][shape::tiles
             reader::load(w[i], place, i * rows.step);
             d[i] = reader::scale(rows.shared, block + i * rows.step);
         }
+        if constexpr (reader::in_nibbles) {
+#pragma unroll
+            for (int i = 0; i < shape::slices; i++) {
+                exchange_nibbles(w[2 * i], w[2 * i + 1]);
+            }
+        }
         probability_fragments<shape> fragments;
         fragments.build(p, d);
         float factor[shape::tiles][2];
+        const float unit = fragments.unit * (reader::step * unit_of<reader>);
 #pragma unroll
         for (int n = 0; n < shape::tiles; n++) {
-            factor[n][0] = weight[n][0] * fragments.unit;
-            factor[n][1] = weight[n][1] * fragments.unit;
+            factor[n][0] = weight[n][0] * unit, factor[n][1] = weight[n][1] * unit;
+            if constexpr (reader::zero != 0) { // a value of which all tokens have that byte
+                constexpr uint32_t zeros = 0x01010101u * reader::zero, upper = shape::slices > 1 ? zeros : 0u;
+                int32_t sum[4] = {};
+#pragma unroll
+                for (int k = 0; k < (shape::slices + 1) / 2; k++) {
+                    fragments.template multiply<reader>(sum, {zeros, zeros, upper, upper}, n, k);
+                }
+                add_sum<reader>(state.zeros[b][n][0], sum[0], factor[n][0]);
+                add_sum<reader>(state.zeros[b][n][1], sum[1], factor[n][1]);
+            }
         }
-        tile_values_part<reader, shape, 0>(out[b], codes, limits.count, w, fragments, factor);
-        tile_values_part<reader, shape, 1>(out[b], codes, limits.count, w, fragments, factor);
+        tile_values_part<reader, shape, 0>(state.out[b], codes, limits.count, w, fragments, factor);
+        tile_values_part<reader, shape, 1>(state.out[b], codes, limits.count, w, fragments, factor);
         if (shape::parts == 4) {
-            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(out[b], codes, limits.count, w, fragments,
+            tile_values_part<reader, shape, shape::parts == 4 ? 2 : 0>(state.out[b], codes, limits.count, w, fragments,
                                                                        factor);
-            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(out[b], codes, limits.count, w, fragments,
+            tile_values_part<reader, shape, shape::parts == 4 ? 3 : 0>(state.out[b], codes, limits.count, w, fragments,
                                                                        factor);
         }
     }

@@ -38,19 +38,24 @@ template <int block_values> static __device__ __forceinline__ float value_unit(i
     }
 }
 
+// And what that unit counts in column_state::out.
+static __device__ __forceinline__ float output_unit(const attend_params &p) {
+    return p.v.format <= KV_TURBO4_TCQ ? code_unit : 1.0f;
+}
+
 // One tile of K: scores by the format's reader. The switch is uniform over the block and taken once a tile.
 template <class shape> static __device__ __forceinline__ void
 scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params &k, const uint8_t *table,
-                 const tile_rows &rows, int count, const uint4 *fragments, const float *scales) {
+                 const tile_rows &rows, int count, const uint4 *fragments, const float *scales, const float *sums) {
     constexpr int n = shape::values_per_lane;
     if constexpr (shape::k_format == KV_Q8_0) {
         return tile_scores_q8<shape>(s, rows, fragments, scales);
     } else if constexpr (shape::one_pair) {
-        using reader = typename reader_of<shape::k_format, n, shape::look_up>::type;
-        return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales);
+        using reader = typename key_reader_of<shape::k_format, n, shape::look_up>::type;
+        return tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales, sums);
     }
 #define TURBO_SCORES(KV, reader)                                                                                       \
-    case KV: tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales); break
+    case KV: tile_scores<reader, shape>(s, reader(table), rows, count, k.block_bytes, fragments, scales, sums); break
     if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
@@ -73,7 +78,7 @@ scores_by_format(float (&s)[shape::slices][shape::tiles][4], const stage_params 
     switch (k.format) {
         TURBO_SCORES(KV_TURBO2, reader_2bit<n>);
         TURBO_SCORES(KV_TURBO3, reader_3bit<n>);
-        TURBO_SCORES(KV_TURBO4, reader_4bit<n>);
+        TURBO_SCORES(KV_TURBO4, reader_4bit_rounded<n>);
     }
 #undef TURBO_SCORES
 }
@@ -86,11 +91,11 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
     if constexpr (shape::v_format == KV_Q8_0) {
         return tile_values_q8<shape>(state.out, rows, limits, p, weight);
     } else if constexpr (shape::one_pair) {
-        using reader = typename reader_of<shape::v_format, n, shape::look_up>::type;
-        return tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight);
+        using reader = typename value_reader_of<shape::v_format, n, shape::look_up>::type;
+        return tile_values<reader, shape>(state, reader(table), rows, limits, v.block_bytes, p, weight);
     }
 #define TURBO_VALUES(KV, reader)                                                                                       \
-    case KV: tile_values<reader, shape>(state.out, reader(table), rows, limits, v.block_bytes, p, weight); break
+    case KV: tile_values<reader, shape>(state, reader(table), rows, limits, v.block_bytes, p, weight); break
     if constexpr (shape::family == family_any) {
         using trellis2 = reader_trellis<format_turbo2_tcq, n>;
         using trellis3 = reader_trellis<format_turbo3_tcq, n>;
@@ -112,9 +117,11 @@ values_by_format(column_state<shape> &state, const stage_params &v, const uint8_
     }
     if constexpr (!shape::one_pair) {
         switch (v.format) {
-            TURBO_VALUES(KV_TURBO2, reader_2bit<n>);
-            TURBO_VALUES(KV_TURBO3, reader_3bit<n>);
-            TURBO_VALUES(KV_TURBO4, reader_4bit<n>);
+            using values2 = reader_2bit<n, unsigned_bias>;
+            using values3 = reader_3bit<n, unsigned_bias>;
+            TURBO_VALUES(KV_TURBO2, values2);
+            TURBO_VALUES(KV_TURBO3, values3);
+            TURBO_VALUES(KV_TURBO4, reader_4bit_rounded<n>);
         }
     }
 #undef TURBO_VALUES
@@ -177,11 +184,11 @@ template <class shape> struct query_loader {
                 const int value = (first_head + head) * shape::head_dim + block % shape::blocks * shape::block_values;
                 const int row = shared_layout<shape>::scale_row(p);
                 run_products<n>(x, p, value + (threadIdx.x & 15) * n, first_run, n_runs,
-                                layout.scales(p, head) + row + 8 * block + column_in_tile(), row);
+                                layout.scales(p, head) + shape::query_rows * row + 8 * block + column_in_tile(), row);
             }
             prepare_query<shape>(x, p.k.format <= KV_TURBO4_TCQ, p.score_scale, column_in_tile(),
                                  layout.fragments(head) + block * shape::fragments, layout.scales(p, head) + 8 * block,
-                                 key_skew(p, head));
+                                 layout.query_sums(p, head) + 8 * block, key_skew(p, head));
             unit += warps;
             if (unit < units(p)) {
                 load(p);
@@ -196,7 +203,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
                                             mask_reader &mask, column_state<shape> &state, int first, int end, int head,
                                             int staged_head, int first_column, const shared_layout<shape> &layout) {
     const uint4 *fragments = layout.fragments(head);
-    const float *scales = layout.scales(p, head);
+    const float *scales = layout.scales(p, head), *sums = layout.query_sums(p, head);
     const pending_rows &pending = *layout.pending();
     const int row = (threadIdx.x & 31) >> 2;
     tile_rows k_rows = staged_rows(p.k, k, staged_head, row), v_rows = staged_rows(p.v, v, staged_head, row);
@@ -209,7 +216,7 @@ static __device__ __forceinline__ void walk(const attend_params &p, item_ring &r
         float s[shape::slices][shape::tiles][4], weight[shape::tiles][2], run[shape::tiles][2] = {};
         k_rows.shared = ring.take();
         ring.fetch(p.k, k, next, next_count);
-        scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales);
+        scores_by_format<shape>(s, p.k, layout.k_table(p), k_rows, end - first, fragments, scales, sums);
         ring.release();
         limit_scores<shape>(s, run, p, mask, pairs, first, first_column, scales, *layout.first_run());
         const bool skips = shape::reads_trellis && p.takes_newest && pending.concern(first, next);

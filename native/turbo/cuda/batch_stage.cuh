@@ -14,10 +14,10 @@ namespace turbo_cuda {
 static constexpr int batch_threads = batch_warpgroups * 128;
 
 // Heads of 128, `columns` of each; family as of attend_shape: a pair of formats, or family_any.
-template <int columns_, int family> struct batch_shape {
+// family: of a pair of formats, family_any, or family_each for a loop a format within one kernel: that costs registers.
+template <int columns_, int family_> struct batch_shape {
+    static constexpr int family = family_;
     static constexpr int columns = columns_, tiles = columns / 8, keys = batch_keys;
-    static constexpr int k_format = family >= 0 ? family & 15 : family_any,
-                         v_format = family >= 0 ? family >> 4 : family_any;
     static constexpr int blocks = 1, block_values = 128, head_dim = 128;
     static constexpr int operand_row = 128; // bytes of a column of queries or of probabilities
 };

@@ -16,6 +16,21 @@ static __device__ __forceinline__ uint32_t byte_permute(uint32_t a, uint32_t b, 
     return picked;
 }
 
+// Bits of a where `mask` is 1, of b elsewhere.
+static __device__ __forceinline__ uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b) {
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(y) : "r"(mask), "r"(a), "r"(b));
+    return y;
+}
+
+// Bits 16 to 31 of x. As a product of two pairs, because shifts are issued where byte
+// permutes and logic are, and products are not.
+static __device__ __forceinline__ uint32_t upper_half(uint32_t x) {
+    uint32_t y;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0x0100u), "r"(0u));
+    return y;
+}
+
 // 8x8 transpose of 16-bit elements across the warp: lane 4r+c holds columns 2c, 2c+1 of row r.
 static __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     uint32_t y;
@@ -41,6 +56,13 @@ static __device__ __forceinline__ void mma_s8_s8(int32_t (&d)[4], const uint32_t
 // c[16x8] += a[16x32] (signed bytes) * b[32x8] (unsigned bytes).
 static __device__ __forceinline__ void mma_s8_u8(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c[16x8] += a[16x32] (unsigned bytes) * b[32x8] (unsigned bytes).
+static __device__ __forceinline__ void mma_u8_u8(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -107,6 +129,13 @@ static __device__ __forceinline__ uint32_t finite_halves(uint32_t x) {
     asm("min.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(largest));
     asm("max.f16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(largest ^ 0x80008000u));
 #endif
+    return y;
+}
+
+// a * b + c, where a may be a denormal number: as one, an integer below 2^24 is 2^-149 times itself.
+static __device__ __forceinline__ float multiply_add_denormal(uint32_t a, float b, float c) {
+    float y;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(__uint_as_float(a)), "f"(b), "f"(c));
     return y;
 }
 
@@ -248,16 +277,33 @@ static __device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
                  : "memory");
     return v;
 }
+static __device__ __forceinline__ void cluster_store_4(uint32_t address, const float4 &v) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+static __device__ __forceinline__ void cluster_store_2(uint32_t address, const float2 &v) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
 static __device__ __forceinline__ float2 cluster_load_2(uint32_t address) {
     float2 v;
     asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
     return v;
 }
 #endif
-static __device__ __forceinline__ void cluster_barrier() {
+static __device__ __forceinline__ void cluster_arrive() {
 #ifdef TURBO_CLUSTERS
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
+}
+static __device__ __forceinline__ void cluster_wait() {
+#ifdef TURBO_CLUSTERS
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void cluster_barrier() {
+    cluster_arrive();
+    cluster_wait();
 }
 
 // Programmatic dependent launch: wait for the kernels before this one; let the next one start.

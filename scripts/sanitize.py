@@ -7,8 +7,7 @@ native/turbo, native/shim and native/tests are compiled with both sanitizers (na
 native/build/sanitize, upstream's files without. Then run, each ending the script at its first report:
   1. test_codecs: every codec function on buffers of exactly the bytes it may touch, at odd addresses;
   2. test_fattn: CPU attention against float64, all pairs of types, on every path this CPU has; test_kv_mask: the mask
-     of a lone sequence against its definition; test_product_groups and test_vector_chains: which nodes of a graph the
-     CUDA backend joins;
+     of a lone sequence against its definition; test_product_groups: which nodes of a graph the CUDA backend joins;
   3. tests/kv with the codecs compiled for them under the sanitizers too;
   4. tests/native and tests/probes on the sanitized library, with tiny models.
 Python itself keeps memory until it ends, so leaks are not reported. Reports go to files, since pytest holds a test's
@@ -28,7 +27,7 @@ BUILD = ROOT / "native" / "build" / "sanitize"
 REPORTS = BUILD / "reports"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -Wno-error"
 FATTN_CASES = "60"  # random shapes a path
-NATIVE_TESTS = ("test_codecs", "test_fattn", "test_kv_mask", "test_product_groups", "test_vector_chains")
+NATIVE_TESTS = ("test_codecs", "test_fattn", "test_kv_mask", "test_product_groups")
 OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:quarantine_size_mb=32"
 
 
@@ -82,7 +81,6 @@ def main(argv: list[str]) -> int:
         ([str(BUILD / "tests" / "test_fattn"), FATTN_CASES], None),
         ([str(BUILD / "tests" / "test_kv_mask")], None),
         ([str(BUILD / "tests" / "test_product_groups")], None),
-        ([str(BUILD / "tests" / "test_vector_chains")], None),
         ([*pytest, "tests/kv", *argv], environment()),
         ([*pytest, "tests/native", "tests/probes", *argv], environment()),
     ]

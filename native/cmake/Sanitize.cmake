@@ -25,7 +25,5 @@ turbo_native_test(test_fattn "${CMAKE_CURRENT_SOURCE_DIR}/tests/test_fattn.cpp" 
 target_link_libraries(test_fattn PRIVATE ggml-base)
 turbo_native_test(test_product_groups "${CMAKE_CURRENT_SOURCE_DIR}/tests/test_product_groups.cpp")
 target_link_libraries(test_product_groups PRIVATE ggml-base)
-turbo_native_test(test_vector_chains "${CMAKE_CURRENT_SOURCE_DIR}/tests/test_vector_chains.cpp")
-target_link_libraries(test_vector_chains PRIVATE ggml-base)
 turbo_native_test(test_kv_mask "${CMAKE_CURRENT_SOURCE_DIR}/tests/test_kv_mask.cpp")
 target_include_directories(test_kv_mask PRIVATE "${TURBO_UPSTREAM_TREE}/src" "${TURBO_UPSTREAM_TREE}/include")

@@ -56,8 +56,7 @@ _KERNEL_RULES = tuple(
         ("rows", r"get_rows|argsort|top_?k|argmax|init_(indices|offsets)"),
         (
             "elementwise",
-            r"norm_|soft_?max|unary|bin_bcast|scale_f32|softcap|glu|add_id|clamp|leaky|reduce_rows|sum|acc_|fill|memset|tri"
-            r"|vector_chain",
+            r"norm_|soft_?max|unary|bin_bcast|scale_f32|softcap|glu|add_id|clamp|leaky|reduce_rows|sum|acc_|fill|memset|tri",
         ),
     )
 )

@@ -25,7 +25,6 @@ FILE_TYPES = {
     "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_K": 10, "q3_K": 12, "q4_K": 15, "q5_K": 17, "q6_K": 18,
     "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38,
 }  # fmt: skip
-F16 = 1  # weights whose products are not joined
 MODELS: dict[str, dict[str, object]] = {
     "dense": {"arch": "llama", "n_embd": 512, "n_ff": 768},
     "biased": {"arch": "qwen2", "n_head": 8, "n_head_kv": 2, "n_ff": 512},
@@ -38,9 +37,6 @@ SCALED = "expert scales"  # gemma4's experts, each of whose products has a facto
 CASES = [(model, kind, "f16") for model in ("dense", "experts") for kind in FILE_TYPES]
 CASES += [(model, kind, "f16") for model in MODELS if model not in ("dense", "experts") for kind in ("q4_0", "q6_K")]
 CASES += [(model, "q8_0", "q8_0") for model in MODELS] + [(SCALED, "q4_0", kv) for kv in ("f16", "q8_0")]
-# What stands between products that are not joined: norms behind the attention and the feed-forward layer, then the next
-# one's. (Products that are joined compute the latter themselves.)
-CHAINED = [("post norm", "f16", "f16"), (SCALED, "q4_0", "q8_0")]
 
 PROGRAM = """
 import json, sys
@@ -49,7 +45,7 @@ from pyllama_turbo import Model
 from pyllama_turbo.profile.cupti import Recorder
 cases, out, gpu = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "gpu"
 kernels = ("vector_products", "float_products", "expert_mix", "rope_together", "quantize_q8_1", "rms_norm",
-           "batch_products", "float_batch", "mul_mat_vec", "vector_chain")
+           "batch_products", "float_batch", "mul_mat_vec")
 tokens = [1, 5, 9, 2, 77, 31, 400, 8]
 found, counts = {}, {}
 recorder = Recorder.shared() if gpu else None
@@ -89,7 +85,7 @@ def quantize(source: Path, target: Path, kind: str) -> None:
     library = ctypes.CDLL(str(_native.load_report().path))
     library.llama_model_quantize_default_params.restype = _QuantizeParams
     params = library.llama_model_quantize_default_params()
-    params.n_threads, params.file_type = 2, FILE_TYPES.get(kind, F16)
+    params.n_threads, params.file_type = 2, FILE_TYPES[kind]
     code = library.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params))
     assert code == 0, (source, kind)
 
@@ -99,7 +95,7 @@ def results(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     """Logits and kernel counts of all cases by setting: "joined", "apart" and "cpu"."""
     folder = tmp_path_factory.mktemp("products")
     cases = {}
-    for model, kind, kv in [*CASES, *CHAINED]:
+    for model, kind, kv in CASES:
         path = folder / f"{model.replace(' ', '_')}-{kind}.gguf"
         if model == SCALED and not path.exists():
             script = Path(__file__).parents[2] / "scripts" / "make_model.py"
@@ -121,7 +117,7 @@ def results(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     return found
 
 
-@pytest.mark.parametrize(("model", "kind", "kv"), [*CASES, *CHAINED[:1]])
+@pytest.mark.parametrize(("model", "kind", "kv"), CASES)
 def test_joined_gives_the_logits(model: str, kind: str, kv: str, results: Results) -> None:
     name = f"{model} {kind} {kv}"
     joined, apart, cpu = (results[setting][0][name] for setting in ("joined", "apart", "cpu"))
@@ -151,14 +147,3 @@ def test_it_is_joined(model: str, kind: str, kv: str, results: Results) -> None:
         assert counts["expert_mix"] >= 13 * 2  # of each of 13 batches, one a layer
         assert counts["float_products"] > 0
         assert counts["float_batch"] > 0
-
-
-@pytest.mark.parametrize(("model", "kind", "kv"), CHAINED)
-def test_vectors_pass_a_chain(model: str, kind: str, kv: str, results: Results) -> None:
-    counts, before = (results[setting][1][f"{model} {kind} {kv}"] for setting in ("joined", "apart"))
-    calls = 13  # one token and short batches alike
-    assert before["vector_chain"] == 0
-    assert counts["vector_chain"] >= 2 * calls  # behind the attention and behind the feed-forward layer
-    # with experts each chain has three norms that were launches
-    fewer = before["rms_norm"] - counts["rms_norm"]
-    assert fewer >= (3 if model == SCALED else 1) * counts["vector_chain"]

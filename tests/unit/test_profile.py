@@ -52,7 +52,6 @@ from pyllama_turbo.profile.trace import trace_events, write_trace
         ("void turbo::expert_mix_kernel<(ggml_type)2, 8, true>(turbo::mix_params)", "experts"),
         ("turbo::float_products_kernel(turbo::products_params)", "matmul"),
         ("void turbo::rope_together_kernel<2>(turbo::rope_params)", "rope"),
-        ("void turbo::vector_chain_kernel<1, 4>(turbo::chain_params)", "elementwise"),
         ("something_new(int)", "other"),
     ],
 )

@@ -33,11 +33,9 @@ void turbo_cuda_order(ggml_cgraph *cgraph, ggml_backend_graph_optimize_params *p
         }
     }
     turbo_cuda_order_ropes(cgraph, params);
-    turbo_cuda_gather_norms(cgraph);
     for (int i = 0; i < cgraph->n_nodes; i++) {
         product_group group;
         if (!match(cgraph, i, group)) {
-            i += std::max(turbo_cuda_keep_chain(cgraph, params, i) - 1, 0);
             continue;
         }
         for (const ggml_tensor *input : inputs_of(group)) {
@@ -102,9 +100,6 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context &ctx, const ggml_cgraph *
         return 0;
     }
     if (const int n = turbo_cuda_fuse_ropes(ctx, cgraph, i)) {
-        return n;
-    }
-    if (const int n = turbo_cuda_fuse_chain(ctx, cgraph, i)) {
         return n;
     }
     product_group group;

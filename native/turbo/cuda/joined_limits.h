@@ -38,10 +38,6 @@ static inline bool products_read(ggml_type type, int64_t columns, bool gated, in
     }
 }
 
-// Norms, factors and sums between products: values of a vector (more would not stay in registers), and lines
-// (vector_chains.h) of a launch.
-static constexpr int max_chain_values = 6144, max_chain_lines = 4;
-
 // Values of a head that is turned.
 static constexpr int max_rope_dim = 512;
 

@@ -35,11 +35,6 @@ int turbo_cuda_fuse_products(ggml_backend_cuda_context & ctx, const ggml_cgraph 
 // Likewise, and with the same switch: a token's queries and keys turned by one launch (ropes.h).
 void turbo_cuda_order_ropes(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params);
 int turbo_cuda_fuse_ropes(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);
-// Likewise: norms, factors and sums between products (chains.h). The first puts norms behind what they read, the second
-// keeps what the chain that begins at node i reads and returns its nodes.
-void turbo_cuda_gather_norms(ggml_cgraph * cgraph);
-int turbo_cuda_keep_chain(ggml_cgraph * cgraph, ggml_backend_graph_optimize_params * params, int i);
-int turbo_cuda_fuse_chain(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);
 
 // Keys of f32 less centres of runs of cells, or with them again (turbo/kv_runs.h): GGML_OP_MAP_CUSTOM2 and 3 of ours.
 // False for other operators.

@@ -122,10 +122,10 @@ def test_log_probabilities(llm: Llama) -> None:
     llm.eval(llm.tokenize(prompt))
     reference = Llama.logits_to_logprobs(llm.ctx.logits[-1])
     assert max(logprobs["top_logprobs"][0].values()) == pytest.approx(float(reference.max()), abs=1e-4)
-    # what is there of the prompt is not computed again: sums of 16-bit weights in another order, on some processors
+    llm.reset()  # what is there of the prompt would not be computed again: other sums, on some processors
     streamed = list(llm(prompt, logprobs=2, stream=True, **LETTERS))[:-1]
     assert [c["choices"][0]["logprobs"]["token_logprobs"][0] for c in streamed] == pytest.approx(
-        logprobs["token_logprobs"], abs=1e-2
+        logprobs["token_logprobs"], abs=1e-4
     )
 
 

@@ -33,19 +33,19 @@ NEAR_TIE = 0.02  # of log probabilities
 
 
 def part_at_a_tie(alone: list[Event], batched: list[Event]) -> bool:
-    """Do the tokens differ, if at all, first where another one was as good as likely?"""
+    """Do the tokens first differ where the other one was all but as likely?"""
     assert len(alone) == len(batched)
     for one, other in zip(alone, batched):
         if one.token != other.token:
             assert one.logprobs is not None
             near = (c.token for c in one.logprobs.top if one.logprobs.top[0].logprob - c.logprob < NEAR_TIE)
             return other.token in near
-    return True
+    return False
 
 
 # A batch of several tokens is summed in another order than one token, which moves logits by 1e-6, and by 1e-3 where
 # weights, cache or flash attention round to 16 bits: enough to move a draw now and then, so draws are compared in 32.
-# On some processors it decides a tie, too, and the text goes on differently.
+# On some processors it decides a near tie, too, of one text in four at most, which then goes on differently.
 @pytest.mark.parametrize(
     ("keywords", "name"),
     [(GREEDY, "f32"), (GREEDY, "f16"), (GREEDY, "q8_0"), (GREEDY, "turbo3"), (GREEDY, "turbo4_tcq"), (SEEDED, "f32")],
@@ -64,10 +64,13 @@ def test_batched_texts_equal_separate_runs(
             expected.append([e for e in ctx.generate(prompt, logprobs=5, **keywords) if e.logprobs])
         ctx.seqs.clear()
         events = list(ctx.generate_many(PROMPTS, logprobs=5, **keywords))
+    parted = []
     for job, want in enumerate(expected):
         found = [e for e in events if e.job == job and e.logprobs]
-        same = [e.token for e in found] == [e.token for e in want]
-        assert same or (keywords["temperature"] == 0 and part_at_a_tie(want, found)), job
+        if [e.token for e in found] != [e.token for e in want]:
+            assert part_at_a_tie(want, found), job
+            parted.append(job)
+    assert len(parted) <= (keywords["temperature"] == 0), parted
     last = {e.job: e for e in events if e.finish_reason}
     assert {j: e.finish_reason for j, e in last.items()} == dict.fromkeys(range(4), "length")
     assert len({e.seq for e in last.values()}) == 4

@@ -104,7 +104,8 @@ static __device__ __forceinline__ int q8_turn(int block, int skew) {
 }
 
 // What an instance reads. A kernel is as slow as the format that needs the most registers, so usual pairs of formats
-// have instances of their own. Others share one for scalar codes and one for anything.
+// have instances of their own. Others share one for scalar codes and one for anything. family_each: a loop a format in
+// one kernel, where there are registers for that.
 static constexpr int family_scalar = -1, family_any = -2, family_each = -3;
 static constexpr int family_of(int k_format, int v_format) {
     return k_format | v_format << 4;

@@ -13,8 +13,7 @@ namespace turbo_cuda {
 // are whole tiles: runs of cells are multiples of them, so a tile has one.
 static constexpr int batch_threads = batch_warpgroups * 128;
 
-// Heads of 128, `columns` of each; family as of attend_shape: a pair of formats, or family_any.
-// family: of a pair of formats, family_any, or family_each for a loop a format within one kernel: that costs registers.
+// Heads of 128, `columns` of each; family as of attend_shape: a pair of formats, family_any, or family_each.
 template <int columns_, int family_> struct batch_shape {
     static constexpr int family = family_;
     static constexpr int columns = columns_, tiles = columns / 8, keys = batch_keys;
